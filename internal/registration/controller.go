@@ -225,6 +225,9 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		answered: make(chan event.GenericEvent, answerBacklog),
 		written:  newWritten(), gathered: map[string]time.Time{},
 	}
+	if r.options.Evictions {
+		r.evictions = c
+	}
 	if r.options.Asker == nil {
 		r.options.Asker = idle.NewRoom(r.clock, r.options.DialPods, r.wake)
 	}

@@ -70,8 +70,12 @@ func (r *Reconciler) readEvictions(ctx context.Context, namespace string, said m
 	if r.evictions == nil {
 		return nil, nil
 	}
-	objects, err := kube.List[*lifecyclev1alpha1.Eviction](
-		ctx, r.evictions, "evictions", &lifecyclev1alpha1.EvictionList{}, client.InNamespace(namespace))
+	return evictionsIn(ctx, r.evictions, namespace, said)
+}
+
+func evictionsIn(ctx context.Context, from client.Reader, namespace string, said map[types.UID]plan.Response) ([]plan.Eviction, error) {
+	objects, err := kube.List[*lifecyclev1alpha1.Eviction](ctx, from, "evictions", &lifecyclev1alpha1.EvictionList{},
+		client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: responder.Selector()})
 	return list.Map(objects, func(object *lifecyclev1alpha1.Eviction) plan.Eviction {
 		e := responder.Read(object)
 		if last, known := said[e.UID]; known && e.Heartbeat.Before(last.Heartbeat) {
@@ -97,6 +101,26 @@ func (r *Reconciler) respond(ctx context.Context, s stage) stage {
 		}
 	}
 	return s.with(results{said: said})
+}
+
+// confirmEvictions reads the evictions from the API server before Pods join, once in a pass: by a stale cache, as just after
+// a change of leader, one that has left for its eviction would come back.
+func (r *Reconciler) confirmEvictions(ctx context.Context, o *observation, changes []plan.Changes) (next *observation, changed bool, err error) {
+	joins := func(c plan.Changes) bool { return len(c.Joins) > 0 }
+	if r.evictions == nil || o.evictionsRead || !slices.ContainsFunc(changes, joins) {
+		return o, false, nil
+	}
+	said := map[types.UID]plan.Response{}
+	for i := range o.snapshot.Evictions {
+		said[o.snapshot.Evictions[i].UID] = o.snapshot.Evictions[i].Response
+	}
+	live, err := evictionsIn(ctx, r.reader, o.snapshot.Namespace, said)
+	if err != nil {
+		return o, false, err
+	}
+	next = o.with(o.snapshot.WithEvictions(live))
+	next.evictionsRead = true
+	return next, !reflect.DeepEqual(live, o.snapshot.Evictions), nil
 }
 
 // errNotFree: caches have shown a Pod without the finalizer that the API server has with it.

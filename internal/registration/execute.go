@@ -166,12 +166,13 @@ func (r *Reconciler) confirm(ctx context.Context, s stage, behind map[string]boo
 		var owners results
 		s.seen, behind, owners = r.confirmOwners(ctx, s.seen, s.decided.Changes, behind)
 		s = s.with(owners)
-		seen, changed, err := r.confirmChanges(ctx, s.seen, s.decided.Changes)
-		if err != nil {
+		seen, evicted, noEvictions := r.confirmEvictions(ctx, s.seen, s.decided.Changes)
+		seen, changed, err := r.confirmChanges(ctx, seen, s.decided.Changes)
+		if err := errors.Join(noEvictions, err); err != nil {
 			return s.with(r.stop(err)), behind
 		}
 		s = s.seeing(seen)
-		if !changed {
+		if !changed && !evicted {
 			return s, behind
 		}
 		seen, adopted, err := r.takeOver(ctx, s.seen)

@@ -35,6 +35,8 @@ type observation struct {
 	objects map[string]*usherv1alpha1.Registry
 	// fresh are Pods that this pass has read from the API server, or written.
 	fresh map[types.UID]bool
+	// evictionsRead means that this pass has read the evictions from the API server.
+	evictionsRead bool
 	// asked are the namespaces whose Registrations the snapshot knows.
 	asked map[string]bool
 	// sweepAt is when the next sweep is due, backAt when the first registry is called again that is down.

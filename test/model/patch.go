@@ -74,7 +74,7 @@ func patchedWhole(object client.Object, patchType types.PatchType, data []byte) 
 	switch patchType {
 	case types.JSONPatchType:
 		document, err = jsonPatch(document, data)
-	case types.StrategicMergePatchType:
+	case types.StrategicMergePatchType, types.ApplyPatchType: // nothing is removed that an applier leaves out
 		document, err = strategicpatch.StrategicMergePatch(document, data, object)
 	default:
 		document, err = jsonpatch.MergePatch(document, data)
@@ -89,7 +89,7 @@ func patchedWhole(object client.Object, patchType types.PatchType, data []byte) 
 // takes reports whether the API server knows patches of a type for a kind.
 func takes(kind Kind, patchType types.PatchType) bool {
 	return patchType == types.JSONPatchType || patchType == types.MergePatchType ||
-		patchType == types.StrategicMergePatchType && kind != CloneSets
+		(patchType == types.StrategicMergePatchType || patchType == types.ApplyPatchType) && kind != CloneSets
 }
 
 // jsonPatch applies a patch of RFC 6902. Like the real server it answers 422 when a test does not hold

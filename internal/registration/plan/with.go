@@ -49,6 +49,12 @@ func (s Snapshot) WithOwners(owners map[OwnerRef]Owner, nodes map[string]Node) S
 	return s
 }
 
+// WithEvictions has these evictions, sorted by name.
+func (s Snapshot) WithEvictions(evictions []Eviction) Snapshot {
+	s.Evictions = evictions
+	return s
+}
+
 // WithDue has more targets compared.
 func (s Snapshot) WithDue(targets ...Target) Snapshot {
 	s.Due = cloned(s.Due)

@@ -304,6 +304,12 @@ func (s *simulation) step() {
 	if s.features.notices {
 		possible = append(slices.Clip(possible), times(4, func(s *simulation, _ *corev1.Pod) { s.notify() })...)
 	}
+	if s.features.requests {
+		possible = append(slices.Clip(possible), slices.Concat(
+			times(4, (*simulation).requestEviction), times(2, func(s *simulation, _ *corev1.Pod) { s.withdraw() }),
+			times(10, func(s *simulation, _ *corev1.Pod) { s.coordinate() }),
+		)...)
+	}
 	if s.features.tenants {
 		possible = append(slices.Clip(possible), (*simulation).scribble)
 	}

@@ -87,6 +87,9 @@ func (s *simulation) repeat(c *caller) bool {
 	case c.who == actorReplicaSet && s.surplus() <= 0:
 		s.log("ReplicaSet web wants %s again", pod.Name)
 		return false
+	case c.who == actorEvictor && !s.evicts(pod):
+		s.log("nobody wants %s evicted any more", pod.Name)
+		return false
 	case s.clock.Now().Before(c.next):
 		return true
 	}

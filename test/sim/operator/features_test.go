@@ -81,6 +81,8 @@ type features struct {
 	hurries bool
 	// notices has a node of some Pods say that it goes, twice and late, and stay after all.
 	notices bool
+	// requests has Kubernetes' own evictions of Pods that name Usher as a responder.
+	requests bool
 	// stands has everybody but Usher stand still for a while before the end.
 	stands bool
 }
@@ -114,6 +116,7 @@ func drawFeatures(seed uint64) features {
 		f.second, f.weights, f.tenants = false, false, false
 		f.asks = seed%12 == 1
 	}
+	f.requests = !f.applications && (seed%10 == 8 || seed%10 == 3)
 	if f.clocks = random.IntN(2) == 0; f.clocks {
 		f.proceed, f.blocks = false, true // a deadline may come early, and would excuse what a clock does
 	}

@@ -328,10 +328,10 @@ func (p *process) seen(uid types.UID) *corev1.Pod {
 
 // departing reports whether the Pod drains because somebody deletes or evicts it: it is on its way out, and the budgets
 // still count it. A CloneSet decides itself when it begins what it was asked for by name.
-func departing(pod *corev1.Pod) bool {
+func (p *process) departing(pod *corev1.Pod) bool {
 	request, err := usher.DeletionRequestOf(pod)
 	record := plan.ReadRecord(pod)
-	asked := err == nil && request != nil && (request.Eviction || !request.Named)
+	asked := err == nil && request != nil && (request.Eviction || !request.Named) || underWay(p.cached, pod.UID)
 	return asked && pod.DeletionTimestamp == nil &&
 		model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue &&
 		(!slices.Contains(pod.Finalizers, usher.Finalizer) || record != nil && record.Gate == plan.GateRequested)
@@ -341,7 +341,7 @@ func departing(pod *corev1.Pod) bool {
 func (p *process) leaving(budget *policyv1.PodDisruptionBudget) map[types.UID]bool {
 	leaving := map[types.UID]bool{}
 	for _, pod := range model.List[*corev1.Pod](p.cached) {
-		if pod = p.seen(pod.UID); pod != nil && departing(pod) && model.Covers(budget, pod) {
+		if pod = p.seen(pod.UID); pod != nil && p.departing(pod) && model.Covers(budget, pod) {
 			leaving[pod.UID] = true
 		}
 	}
@@ -382,13 +382,13 @@ func (p *process) evicted(pod *corev1.Pod, registration string) bool {
 	return !p.superfluous(live) && !slices.ContainsFunc([]*corev1.Pod{pod, live}, func(pod *corev1.Pod) bool {
 		ready, _ := plan.Ready(pod)
 		healthy := model.Condition(pod, corev1.PodReady).Status == corev1.ConditionTrue // to budgets
-		return !ready || !healthy || !listable(pod) || !p.matches(registration, pod) || pod.Annotations[usher.AnnotationDeletionRequest] == ""
+		return !ready || !healthy || !listable(pod) || !p.matches(registration, pod) || pod.Annotations[usher.AnnotationDeletionRequest] == "" && !underWay(p.cached, pod.UID)
 	})
 }
 
 // leavesAnyway reports whether a Pod leaves for another reason than its eviction, or has begun to.
 func (p *process) leavesAnyway(pod *corev1.Pod) bool {
-	return departing(pod) || p.goes(pod) || p.guardian.deleters[pod.UID]
+	return p.departing(pod) || p.goes(pod) || p.guardian.deleters[pod.UID]
 }
 
 // checkWanted checks that no Pod is out of service that its ReplicaSet wants, for a request of the ReplicaSet's

@@ -69,6 +69,7 @@ func used(r *usher.Registry) bool {
 func (s *simulation) judge(c *model.Commit) {
 	s.judgeEnd(c)
 	s.judgeFinish(c)
+	s.judgeResponse(c)
 	before, after := c.Pods()
 	if c.Actor != actorOperator || before == nil {
 		return
@@ -280,7 +281,7 @@ func (p *process) silentPods(registration string) (overdue map[string]bool, tota
 // server have it.
 func (p *process) keeps(registration string, pod *corev1.Pod) bool {
 	live := p.pod(pod.Name)
-	return live != nil && live.UID == pod.UID && stays(live) && stays(pod) && !p.goes(live) && p.matches(registration, live) && !unready(live)
+	return live != nil && live.UID == pod.UID && stays(live) && stays(pod) && !p.leaves(live) && p.matches(registration, live) && !unready(live)
 }
 
 // unready reports whether a Pod is not ready, and its node is not the reason.

@@ -13,6 +13,7 @@ import (
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
+	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -23,6 +24,7 @@ import (
 	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/responder"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/model"
 )
@@ -153,7 +155,40 @@ var premises = map[string]func(p *premise, value string){
 			pod.Annotations[usher.AnnotationDeletionRequest] = strings.Replace(text, `,"controller":true`, "", 1)
 		}
 	}),
-	"notices": func(p *premise, _ string) { p.features.notices = true },
+	"notices":  func(p *premise, _ string) { p.features.notices = true },
+	"requests": func(p *premise, _ string) { p.features.requests = true },
+	// handsOnAtOnce takes each Pod for drained whose drain for a deletion has begun, forgetsEvictions takes those for new whose
+	// turn it has completed, and heedsNobodysEvictions those for its own that are over.
+	"handsOnAtOnce": func(p *premise, _ string) {
+		p.defects.misreads = func(object client.Object, _ bool) {
+			pod, ok := object.(*corev1.Pod)
+			if !ok {
+				return
+			}
+			if record := plan.ReadRecord(pod); record != nil && record.Gate == plan.GateRequested {
+				pod.Finalizers = nil
+			}
+		}
+	},
+	"forgetsEvictions": func(p *premise, _ string) {
+		p.defects.misreads = func(object client.Object, _ bool) {
+			if e, ok := object.(*lifecyclev1alpha1.Eviction); ok && responder.Read(e).Turn == plan.TurnCompleted {
+				e.Status = lifecyclev1alpha1.EvictionStatus{}
+			}
+		}
+	},
+	"heedsNobodysEvictions": func(p *premise, _ string) {
+		p.defects.misreads = func(object client.Object, _ bool) {
+			if e, ok := object.(*lifecyclev1alpha1.Eviction); ok {
+				e.Status.Conditions = nil
+				for i := range e.Status.TargetResponders {
+					if r := &e.Status.TargetResponders[i]; r.Name == usher.EvictionResponder && r.State == lifecyclev1alpha1.ResponderStateCanceled {
+						r.State = lifecyclev1alpha1.ResponderStateActive
+					}
+				}
+			}
+		}
+	},
 	"hurries": func(p *premise, _ string) { p.features.guard, p.features.hurries = true, true },
 	// forgetsDeadlines takes each request for the first, takesAllTheTime holds Pods until their deadline is over, and
 	// letsGoHurried holds none that has one.

@@ -125,7 +125,7 @@ func (s *simulation) judgeGate(before, after *corev1.Pod) {
 		return
 	}
 	was, is := model.Condition(before, usher.ConditionRegistered).Status, model.Condition(after, usher.ConditionRegistered).Status
-	stays := inService(before) && !s.goes(before)
+	stays := inService(before) && !s.leaves(before)
 	s.judgeLabel(before, after, stays)
 	switch {
 	case was == corev1.ConditionTrue && is != was && stays:

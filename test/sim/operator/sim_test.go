@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -96,6 +97,12 @@ type simulation struct {
 	served map[types.UID]time.Time
 	// noticed means that a node has said that it goes.
 	noticed bool
+	// intents are who wants which eviction, by its name, and responders whose turns it has; turned are the Pods of which Usher
+	// has had the turn. handed counts those that it has handed on.
+	intents    map[string]map[string]bool
+	responders map[string][]lifecyclev1alpha1.TargetResponder
+	turned     map[types.UID]bool
+	handed     int
 	// letGo is until when the guard may hold a Pod that somebody gives less time than its own grace period.
 	letGo    map[types.UID]time.Time
 	seen     []discoveryv1.Endpoint
@@ -138,6 +145,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 		work: map[types.UID]*work{}, fates: rand.New(rand.NewPCG(seed, 4)),
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
 		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{}, letGo: map[types.UID]time.Time{},
+		intents: map[string]map[string]bool{}, responders: map[string][]lifecyclev1alpha1.TargetResponder{}, turned: map[types.UID]bool{},
 		applications: map[types.UID]*application{}, known: map[types.UID]bool{},
 		balancer: newBalancer(), stopped: map[types.UID]bool{}, entered: map[types.UID]time.Time{}, released: map[string]int{}, ended: map[string]error{},
 		foreign: registry.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1},
@@ -153,6 +161,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 	s.stand()
 	s.settleTenants()
 	s.server.Observers = append(s.server.Observers, s.judge)
+	s.refusesResponses()
 	s.refresh()
 	s.restart()
 	return s
@@ -188,7 +197,7 @@ func (s *simulation) restart() {
 	cached := live
 	cached.Cache = func(kind model.Kind) map[types.NamespacedName]client.Object { return s.cached[kind] }
 	s.operator = checktest.Must(registration.New(&cached, &live, recorder{s}, registration.Options{
-		Workers: 1, Process: fmt.Sprintf("process-%d", s.restarts), Finish: s.features.finishes && !s.defects.idle, Clock: own, Asker: s.asker, Registerer: scraped,
+		Workers: 1, Process: fmt.Sprintf("process-%d", s.restarts), Finish: s.features.finishes && !s.defects.idle, Clock: own, Asker: s.asker, Registerer: scraped, Evictions: s.features.requests,
 		Applications: courier{p},
 		Connect: func(r *usher.Registry, root string, _ map[string][]byte) (registry.Connector, error) {
 			if r.Spec.AWSTargetGroup != nil {
@@ -271,10 +280,12 @@ func (s *simulation) settle() {
 	if s.features.guard && s.random.IntN(2) == 0 {
 		s.changeMind()
 	}
+	s.withdrawAll()
 	wanted := 0 // for how many rounds the ReplicaSet has wanted all its Pods
 	for range 60 {
 		s.collect()
 		s.scaleIn()
+		s.coordinate()
 		s.call()
 		s.server.CountBudgets()
 		s.kubelets()
@@ -315,6 +326,9 @@ func (s *simulation) run(steps int) {
 	}
 	if s.broken == "" && s.features.notices {
 		s.checkNotice()
+	}
+	if s.broken == "" && s.features.requests {
+		s.checkEviction()
 	}
 	if s.broken == "" {
 		s.settle()
