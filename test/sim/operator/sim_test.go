@@ -344,14 +344,14 @@ func (s *simulation) run(steps int) {
 // all that happened.
 func TestSimulation(t *testing.T) {
 	const steps = 300
-	var released, finished, told, asked, tooLong atomic.Int64
+	var released, finished, told, asked, tooLong, handed atomic.Int64
 	t.Cleanup(func() { // when all seeds have run
-		t.Logf("%d hooks were released, %d drained Pods deleted, %d waits told, and %d Pods let go that were asked, %d at the timeout",
-			released.Load(), finished.Load(), told.Load(), asked.Load(), tooLong.Load())
+		t.Logf("%d hooks were released, %d drained Pods deleted, %d handed on, %d waits told, and %d Pods let go that were asked, %d at the timeout",
+			released.Load(), finished.Load(), handed.Load(), told.Load(), asked.Load(), tooLong.Load())
 		all := int64(*seeds)
 		const enough = 100 // of fewer seeds, chance may leave one of these out
-		if !t.Failed() && all >= enough && (released.Load() < all/2 || finished.Load() < all/8 || told.Load() < all/10 || asked.Load() < all/10 || tooLong.Load() < all/200) {
-			t.Errorf("%d seeds released too few hooks, deleted too few drained Pods, told too few waits, or asked too few Pods: the simulation proves too little", all)
+		if !t.Failed() && all >= enough && (released.Load() < all/2 || finished.Load() < all/8 || told.Load() < all/10 || asked.Load() < all/10 || tooLong.Load() < all/200 || handed.Load() < all/20) {
+			t.Errorf("%d seeds released too few hooks, deleted or handed on too few drained Pods, told too few waits, or asked too few Pods: the simulation proves too little", all)
 		}
 	})
 	for seed := *first; seed < *first+*seeds; seed++ {
@@ -364,6 +364,7 @@ func TestSimulation(t *testing.T) {
 			told.Add(int64(s.told))
 			asked.Add(int64(s.waited))
 			tooLong.Add(int64(s.tooLong))
+			handed.Add(int64(s.handed))
 		})
 	}
 }
