@@ -447,7 +447,11 @@ func (s *simulation) passAtRandom() {
 
 // refresh brings the caches up to date.
 func (s *simulation) refresh() {
+	before := s.cached[kindEviction]
 	s.cached = s.server.Objects.Clone()
+	if s.features.requests && !s.calm && s.fates.IntN(3) == 0 { // each kind has a watch of its own
+		s.cached[kindEviction] = before
+	}
 	s.views = append(s.views, s.cached)
 	s.views = s.views[max(len(s.views)-5, 0):]
 }

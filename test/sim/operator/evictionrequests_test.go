@@ -28,6 +28,8 @@ const (
 	actorCoordinator = "system:serviceaccount:kube-system:evictionrequest-controller"
 	actorEvictor     = "system:serviceaccount:kube-system:imperative-eviction-responder-controller"
 	otherResponder   = "example.com/other"
+	// kindEviction is the kind of Kubernetes' evictions.
+	kindEviction model.Kind = "Eviction"
 	// silentFor is how long a responder may say nothing.
 	silentFor = 20 * time.Minute
 )
