@@ -255,7 +255,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	found := s.checkServer(config, logger)
+	found := s.checkServer(ctx, config, logger)
 	mgr, err := s.manager(config, logger)
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ const askFor = 10 * time.Second
 
 // checkServer asks for the version and the resources of the API server, and warns about features that
 // will not work on it. Usher runs anyway, with the features that do work.
-func (s *settings) checkServer(config *rest.Config, logger logr.Logger) apiServer {
+func (s *settings) checkServer(ctx context.Context, config *rest.Config, logger logr.Logger) apiServer {
 	config = rest.CopyConfig(config)
 	config.Timeout = askFor
 	found, err := askServer(config)
@@ -37,15 +37,15 @@ func (s *settings) checkServer(config *rest.Config, logger logr.Logger) apiServe
 		logger.Info("Warning: " + warning)
 	}
 	if s.runs(halfRegistration) {
-		found.evictions = askEvictions(config, logger)
+		found.evictions = askEvictions(ctx, config, logger)
 	}
 	return found
 }
 
 // askEvictions reports whether Usher can be a responder of Kubernetes' evictions. Most API servers serve none, and nothing
 // is said of that.
-func askEvictions(config *rest.Config, logger logr.Logger) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), askFor)
+func askEvictions(ctx context.Context, config *rest.Config, logger logr.Logger) bool {
+	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	served, allowed, err := responder.Served(ctx, config)
 	switch {

@@ -62,7 +62,7 @@ func TestCheckServer(t *testing.T) {
 func warnings(t *testing.T, controllers string, config *rest.Config) (lines []string, found apiServer) {
 	t.Helper()
 	logger := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
-	found = (&settings{controllers: controllers}).checkServer(config, logger)
+	found = (&settings{controllers: controllers}).checkServer(t.Context(), config, logger)
 	return lines, found
 }
 

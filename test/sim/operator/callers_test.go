@@ -84,11 +84,8 @@ func (s *simulation) repeat(c *caller) bool {
 	case !c.gives.IsZero() && !s.clock.Now().Before(c.gives):
 		s.log("%s gives up %s", c.who, pod.Name)
 		return false
-	case c.who == actorReplicaSet && s.surplus() <= 0:
-		s.log("ReplicaSet web wants %s again", pod.Name)
-		return false
-	case c.who == actorEvictor && !s.evicts(pod):
-		s.log("nobody wants %s evicted any more", pod.Name)
+	case c.who == actorReplicaSet && s.surplus() <= 0, c.who == actorEvictor && !s.evicts(pod):
+		s.log("%s does not want %s to go any more", c.who, pod.Name)
 		return false
 	case s.clock.Now().Before(c.next):
 		return true
