@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
@@ -77,7 +78,7 @@ func TestResultsAreMerged(t *testing.T) {
 	full := results{
 		stopped: true, failures: make([]failure, 2), setbacks: make([]setback, 2), due: make([]plan.Target, 2),
 		batches: make([]batch, 2), made: make([]madeChanges, 2), patches: make([]patchResult, 2), firstPatch: "a",
-		deletions: make([]deletion, 2), troubles: make([]trouble, 2), spent: time.Second,
+		deletions: make([]deletion, 2), troubles: make([]trouble, 2), spent: time.Second, said: map[types.UID]plan.Response{"e": {Message: "waits"}},
 	}
 	value := reflect.ValueOf(full)
 	for i := range value.NumField() {

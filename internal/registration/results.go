@@ -79,8 +79,11 @@ func merge(steps ...results) (all results) {
 		all.due, all.batches = append(all.due, s.due...), append(all.batches, s.batches...)
 		all.made, all.patches = append(all.made, s.made...), append(all.patches, s.patches...)
 		all.deletions, all.troubles = append(all.deletions, s.deletions...), append(all.troubles, s.troubles...)
-		if s.said != nil {
-			all.said = s.said
+		for uid, said := range s.said {
+			if all.said == nil {
+				all.said = map[types.UID]plan.Response{}
+			}
+			all.said[uid] = said
 		}
 		all.firstPatch, all.spent = cmp.Or(s.firstPatch, all.firstPatch), all.spent+s.spent
 	}
