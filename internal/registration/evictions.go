@@ -73,9 +73,12 @@ func (r *Reconciler) readEvictions(ctx context.Context, namespace string, said m
 	return evictionsIn(ctx, r.evictions, namespace, said)
 }
 
-func evictionsIn(ctx context.Context, from client.Reader, namespace string, said map[types.UID]plan.Response) ([]plan.Eviction, error) {
-	objects, err := kube.List[*lifecyclev1alpha1.Eviction](ctx, from, "evictions", &lifecyclev1alpha1.EvictionList{},
-		client.InNamespace(namespace), client.MatchingLabelsSelector{Selector: responder.Selector()})
+// evictionsIn lists the evictions of a namespace. The cache has no others than those that name Usher, and no labels.
+func evictionsIn(
+	ctx context.Context, from client.Reader, namespace string, said map[types.UID]plan.Response, options ...client.ListOption,
+) ([]plan.Eviction, error) {
+	objects, err := kube.List[*lifecyclev1alpha1.Eviction](
+		ctx, from, "evictions", &lifecyclev1alpha1.EvictionList{}, append(options, client.InNamespace(namespace))...)
 	return list.Map(objects, func(object *lifecyclev1alpha1.Eviction) plan.Eviction {
 		e := responder.Read(object)
 		if last, known := said[e.UID]; known && e.Heartbeat.Before(last.Heartbeat) {
@@ -114,7 +117,8 @@ func (r *Reconciler) confirmEvictions(ctx context.Context, o *observation, chang
 	for i := range o.snapshot.Evictions {
 		said[o.snapshot.Evictions[i].UID] = o.snapshot.Evictions[i].Response
 	}
-	live, err := evictionsIn(ctx, r.reader, o.snapshot.Namespace, said)
+	named := client.MatchingLabelsSelector{Selector: responder.Selector()}
+	live, err := evictionsIn(ctx, r.reader, o.snapshot.Namespace, said, named)
 	if err != nil {
 		return o, false, err
 	}
