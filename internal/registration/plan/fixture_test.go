@@ -289,7 +289,11 @@ func render(p Plan) []string {
 	lines = append(lines, list.Map(p.Finishes, renderFinish)...)
 	for _, a := range p.Asks {
 		for _, c := range a.Checks {
-			lines = append(lines, fmt.Sprintf("ask %s at %s%s for %s", a.Pod, c.At, c.Path, a.Registration))
+			line := fmt.Sprintf("ask %s at %s%s for %s", a.Pod, c.At, c.Path, a.Registration)
+			if a.Serves {
+				line += " every " + a.Every.String()
+			}
+			lines = append(lines, line)
 		}
 	}
 	for _, w := range p.Waiting {
@@ -347,6 +351,15 @@ func renderPatch(p *PodPatch) string {
 		words = append(words, renderRecord(p.Drain))
 	case p.DropDrain:
 		words = append(words, "-drain")
+	}
+	switch c := p.cost; {
+	case c == nil:
+	case c.set != nil:
+		words = append(words, fmt.Sprintf("cost(%d)", c.set.Class))
+	case c.keep:
+		words = append(words, "-scale-in")
+	default:
+		words = append(words, "-cost")
 	}
 	if p.TakenBack != nil {
 		words = append(words, strings.TrimSuffix("taken back: "+p.TakenBack.Because, ": "))

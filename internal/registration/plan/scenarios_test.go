@@ -311,6 +311,11 @@ var podWords = map[string]func(b *podBuilder, value string){
 	"ownedBy": func(b *podBuilder, name string) {
 		b.pod.OwnerReferences = []metav1.OwnerReference{{Kind: "any", Name: name, UID: types.UID("uid-" + name), Controller: new(true)}}
 	},
+	"cost": func(b *podBuilder, cost string) { b.annotation(corev1.PodDeletionCost, cost) },
+	// by has a controller of that kind.
+	"by": func(b *podBuilder, kind string) {
+		b.pod.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "owner", UID: "uid-owner", Controller: new(true)}}
+	},
 	"orphaned": func(b *podBuilder, _ string) { b.pod.OwnerReferences = nil },
 	"on":       func(b *podBuilder, node string) { b.pod.Spec.NodeName = node },
 	"phase":    func(b *podBuilder, phase string) { b.pod.Status.Phase = corev1.PodPhase(phase) },
@@ -399,6 +404,12 @@ var podWords = map[string]func(b *podBuilder, value string){
 		for _, r := range b.f.Registrations {
 			b.f.Answers[AskKey{b.pod.UID, r.Name}] = answer
 		}
+	},
+	// costs is the deletion cost that Usher has written to the Pod some time ago, as "3 40s"; "cost" is anybody's.
+	"costs": func(b *podBuilder, value string) {
+		class, at, _ := strings.Cut(value, " ")
+		b.annotation(usherv1alpha1.AnnotationScaleIn, string(encode.JSON(Cost{Class: scenariotest.Number(class), At: ago(at)})))
+		b.annotation(corev1.PodDeletionCost, class)
 	},
 	"drain": func(b *podBuilder, value string) {
 		words := strings.Fields(value)

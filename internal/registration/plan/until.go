@@ -45,6 +45,9 @@ type Ask struct {
 	For time.Duration
 	// Checks have to agree.
 	Checks []Check
+	// Serves means that it is in service, and asked for the order of a scale-in; Every is how often it is asked then.
+	Serves bool
+	Every  time.Duration
 }
 
 // AskKey is the Pod, by its UID, and on whose behalf it is asked.
