@@ -43,7 +43,7 @@ type RegistrationList struct {
 // the Registration answers.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.drain) || !has(self.drain.application) || self.instance.registeredBy == 'Application'",message="only an application that registers itself can be asked to leave: set instance.registeredBy: Application, or remove drain.application",fieldPath=".drain.application"
-// +kubebuilder:validation:XValidation:rule="!has(self.scaleInOrder) || (has(self.drain) && has(self.drain.until))",message="scaleInOrder asks Pods what is under way, as drain.until says: set drain.until, or remove scaleInOrder",fieldPath=".scaleInOrder"
+// +kubebuilder:validation:XValidation:rule="!has(self.scaleInOrder) || (has(self.drain) && has(self.drain.until) && (has(self.drain.until.http) || has(self.drain.until.metrics)))",message="scaleInOrder asks Pods what is under way, as drain.until says: set drain.until.http or drain.until.metrics, or remove scaleInOrder",fieldPath=".scaleInOrder"
 // +kubebuilder:validation:XValidation:rule="(has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0)",message="selector cannot be empty: it would register every Pod of the namespace; set selector.matchLabels",fieldPath=".selector"
 type RegistrationSpec struct {
 	// Selector matches Pods in the Registration's namespace.

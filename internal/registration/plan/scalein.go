@@ -132,7 +132,9 @@ func (ix *index) orderScaleIn() (asks []Ask, next time.Time) {
 
 // orders reports whether the Registration has its Pods ordered.
 func (r *registration) orders() bool {
-	return r.DeletionTimestamp == nil && r.Spec.ScaleInOrder == usherv1alpha1.ScaleInIdleFirst && r.Spec.Drain.Until != nil
+	until := r.Spec.Drain.Until
+	return r.DeletionTimestamp == nil && r.Spec.ScaleInOrder == usherv1alpha1.ScaleInIdleFirst &&
+		until != nil && (until.HTTP != nil || len(until.Metrics) > 0)
 }
 
 // orderedBy are the Registrations that have the Pod ordered; none if its owner is not one that heeds costs, it is

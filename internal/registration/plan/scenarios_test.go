@@ -299,8 +299,13 @@ var podWords = map[string]func(b *podBuilder, value string){
 	"deregistered": func(b *podBuilder, _ string) { b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse) },
 	"held":         func(b *podBuilder, _ string) { b.listed().Weight = 0 },
 	"unsettled":    func(b *podBuilder, _ string) { b.listed().Unsettled = inFlight },
-	"noMetadata":   func(b *podBuilder, _ string) { b.listed().NoMetadata = true },
-	"terminating":  func(b *podBuilder, value string) { b.terminating(scenariotest.Duration(value)) },
+	// open is how many connections its entry still has, which gets no new ones.
+	"open": func(b *podBuilder, n string) {
+		e := b.listed()
+		e.Weight, e.Unsettled, e.Connections = 0, "it waits for "+n+" sessions", new(int32(scenariotest.Number(n)))
+	},
+	"noMetadata":  func(b *podBuilder, _ string) { b.listed().NoMetadata = true },
+	"terminating": func(b *podBuilder, value string) { b.terminating(scenariotest.Duration(value)) },
 	// refused is "KEYS WAIT": the API server refused them, and the next attempt is after so long.
 	"refused": func(b *podBuilder, value string) {
 		keys, wait, _ := strings.Cut(value, " ")
@@ -529,6 +534,7 @@ var registryWords = map[string]func(b registryBuilder, value string){
 	"missing":   func(b registryBuilder, _ string) { delete(b.f.Registries, b.name) },
 	"denied":    func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Denied = true }) },
 	"leaving":   func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Leaving = true }) },
+	"counts":    func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Counts = true }) },
 	"holdsBack": func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.HoldsBack = true }) },
 	"away": func(b registryBuilder, why string) {
 		b.state(func(s *RegistryState) { s.Err = registry.Transient(errors.New(why)) })

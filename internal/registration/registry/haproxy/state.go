@@ -233,17 +233,19 @@ func (r *Registry) merge(found [][]server) []view {
 
 // settle makes the entry of one ID. Its version is a digest of everything that can
 // change, except session counts. An otherwise healthy server of weight 0 is held back
-// once its last session has ended.
+// once its last session has ended. Connections are counted if no process chooses a server of it any more.
 func (r *Registry) settle(processes [][]server) registry.Entry {
 	var all strings.Builder
 	var entry registry.Entry
 	var leaving, unequal, lacking []string
+	connections, chosen := int32(0), false
 	for at, servers := range processes {
 		slices.SortFunc(servers, preferred)
 		if len(servers) == 0 {
 			lacking = append(lacking, fmt.Sprintf("%s does not have it", r.targets[at]))
 		}
 		for i, s := range servers {
+			connections, chosen = connections+int32(s.sessions), chosen || !s.idle()
 			fmt.Fprintln(&all, at, s.name, s.entry.Address, s.entry.Port, s.entry.Weight, s.admin)
 			switch {
 			case entry.ID == "":
@@ -260,6 +262,9 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 	if slices.ContainsFunc(slices.Concat(processes...), server.foreign) {
 		// Foreign entries need no reasons.
 		return entry
+	}
+	if len(leaving) > 0 && !chosen {
+		entry.Connections = &connections
 	}
 	reasons := leaving
 	if len(leaving) == 0 {
