@@ -50,19 +50,30 @@ func (w *work) followsHabit(called bool) bool {
 // noteSettled notes since when a Pod is one that the operator can order: it serves, tells the truth, and is as busy as
 // ever.
 func (s *simulation) noteSettled(pod *corev1.Pod, w *work, called bool) {
-	registered := podread.Condition(pod, usher.ConditionRegistered)
-	orders := slices.ContainsFunc([]string{"nginx", edge}, func(name string) bool {
-		return s.process.exists(name) && s.matches(name, pod) && s.ordersIn(name)
-	})
-	ready, _ := plan.Ready(pod)
-	asked := pod.Annotations[usher.AnnotationDeletionRequest] != "" || pod.DeletionTimestamp != nil || plan.StateOf(pod) != apps.StateNormal
-	same := called && ready && orders && !asked && w.says == truly && w.habit != "" && s.guardian.costs[pod.UID] == "" &&
-		registered != nil && registered.Status == corev1.ConditionTrue && (w.underWay == load) == (w.habit == steadily)
-	if !same {
+	if !called || !w.sameHabit() || !servesOn(pod) || !s.mayOrder(pod) {
 		w.same, w.passes = time.Time{}, 0
 	} else if w.same.IsZero() {
 		w.same = s.clock.Now()
 	}
+}
+
+// sameHabit reports whether a Pod tells the truth, and is as busy as its habit says.
+func (w *work) sameHabit() bool {
+	return w.says == truly && w.habit != "" && (w.underWay == load) == (w.habit == steadily)
+}
+
+// servesOn reports whether a Pod serves, and nobody wants it to go.
+func servesOn(pod *corev1.Pod) bool {
+	ready, _ := plan.Ready(pod)
+	asked := pod.Annotations[usher.AnnotationDeletionRequest] != "" || pod.DeletionTimestamp != nil
+	return ready && !asked && plan.StateOf(pod) == apps.StateNormal && podread.IsTrue(pod, usher.ConditionRegistered)
+}
+
+// mayOrder reports whether a Registration has the Pod ordered, in the caches too, and nobody else has set its cost.
+func (s *simulation) mayOrder(pod *corev1.Pod) bool {
+	return s.guardian.costs[pod.UID] == "" && slices.ContainsFunc([]string{"nginx", edge}, func(name string) bool {
+		return s.process.exists(name) && s.matches(name, pod) && s.ordersIn(name)
+	})
 }
 
 // ordersIn reports whether the Registration has its Pods ordered.
