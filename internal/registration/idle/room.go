@@ -256,17 +256,22 @@ func (r *Room) note(t turn, got result) {
 	}
 	t.of.answer = next
 	late := now.Sub(r.reported[namespace]) >= reportAfter
-	switch {
-	case r.asked[t.AskKey] != t.of: // nobody asks any more
-	case t.Serves:
-		if late && ranksOtherwise(t.of.reported, next, t.For) {
-			r.report(namespace, now)
-		}
-	case before.At.IsZero(), idleFor(next, t.For) && !idleFor(before, t.For):
-		r.report(namespace, now)
-	case late && (idleFor(next, t.For) || !same(t.of.reported, next)):
+	if r.asked[t.AskKey] == t.of && t.matters(before, late) { // else nobody asks any more
 		r.report(namespace, now)
 	}
+}
+
+// matters reports whether the last answer of a Pod, after another one, has a pass made. late means that none was made for
+// answers for a while.
+func (t turn) matters(before plan.Answer, late bool) bool {
+	next := t.of.answer
+	switch {
+	case t.Serves:
+		return late && ranksOtherwise(t.of.reported, next, t.For)
+	case before.At.IsZero(), idleFor(next, t.For) && !idleFor(before, t.For):
+		return true
+	}
+	return late && (idleFor(next, t.For) || !same(t.of.reported, next))
 }
 
 // last orders what is so after what is not.

@@ -352,15 +352,7 @@ func renderPatch(p *PodPatch) string {
 	case p.DropDrain:
 		words = append(words, "-drain")
 	}
-	switch c := p.cost; {
-	case c == nil:
-	case c.set != nil:
-		words = append(words, fmt.Sprintf("cost(%d)", c.set.Class))
-	case c.keep:
-		words = append(words, "-scale-in")
-	default:
-		words = append(words, "-cost")
-	}
+	words = append(words, renderCost(p.cost)...)
 	if p.TakenBack != nil {
 		words = append(words, strings.TrimSuffix("taken back: "+p.TakenBack.Because, ": "))
 	}
@@ -368,6 +360,18 @@ func renderPatch(p *PodPatch) string {
 		words = append(words, renderCondition(p.Condition))
 	}
 	return strings.Join(append(words, renderForced(p.Released)...), " ")
+}
+
+func renderCost(c *costChange) (words []string) {
+	switch {
+	case c == nil:
+		return nil
+	case c.set != nil:
+		return []string{fmt.Sprintf("cost(%d)", c.set.Class)}
+	case c.keep:
+		return []string{"-scale-in"}
+	}
+	return []string{"-cost"}
 }
 
 func renderFinish(f Finish) string {

@@ -233,19 +233,17 @@ func (r *Registry) merge(found [][]server) []view {
 
 // settle makes the entry of one ID. Its version is a digest of everything that can
 // change, except session counts. An otherwise healthy server of weight 0 is held back
-// once its last session has ended. Connections are counted if no process chooses a server of it any more.
+// once its last session has ended.
 func (r *Registry) settle(processes [][]server) registry.Entry {
 	var all strings.Builder
 	var entry registry.Entry
 	var leaving, unequal, lacking []string
-	connections, chosen := int32(0), false
 	for at, servers := range processes {
 		slices.SortFunc(servers, preferred)
 		if len(servers) == 0 {
 			lacking = append(lacking, fmt.Sprintf("%s does not have it", r.targets[at]))
 		}
 		for i, s := range servers {
-			connections, chosen = connections+int32(s.sessions), chosen || !s.idle()
 			fmt.Fprintln(&all, at, s.name, s.entry.Address, s.entry.Port, s.entry.Weight, s.admin)
 			switch {
 			case entry.ID == "":
@@ -263,9 +261,7 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 		// Foreign entries need no reasons.
 		return entry
 	}
-	if len(leaving) > 0 && !chosen {
-		entry.Connections = &connections
-	}
+	entry.Connections = connections(processes)
 	reasons := leaving
 	if len(leaving) == 0 {
 		// While other processes drain, one that has already deleted the server is no
@@ -274,6 +270,21 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 	}
 	entry.Unsettled = strings.Join(reasons, "; ")
 	return entry
+}
+
+// connections counts the sessions of an entry that no process chooses any more; nil if one does, or none has to wait.
+func connections(processes [][]server) *int32 {
+	n, waits := int32(0), false
+	for _, s := range slices.Concat(processes...) {
+		if !s.idle() {
+			return nil
+		}
+		n, waits = n+int32(s.sessions), waits || s.leaving()
+	}
+	if !waits {
+		return nil
+	}
+	return &n
 }
 
 // preferred sorts the servers in service first.
