@@ -259,6 +259,11 @@ func (s *soak) prepare(w *workload) (err error) {
 	if w.object, w.registration, err = manifests.Workload(w.name, !s.options.Bare, propagation); err != nil {
 		return err
 	}
+	if s.options.Before != "" {
+		if w.object, err = stage.Merge(w.object, stage.CloneSet{}, probed); err != nil {
+			return err
+		}
+	}
 	w.name = w.registration.GetName()
 	registration := w.registration.Object
 	err = errors.Join(

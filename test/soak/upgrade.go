@@ -28,6 +28,11 @@ const (
 	between = 15 * time.Second
 )
 
+// probed gives a workload a probe. Without one a Pod counts as ready before it listens, and on busy processors, as those
+// of a machine that compiles, callers come before that.
+const probed = `spec: {template: {spec: {containers: [{name: main,
+  readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1, timeoutSeconds: 10}}]}}}`
+
 // version is one of Usher: its checkout, and its program.
 type version struct{ name, root, program string }
 
