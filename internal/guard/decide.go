@@ -191,6 +191,13 @@ func (r Request) claim() *metav1.OwnerReference {
 	return nil
 }
 
+// dependsOnOwner reports whether a repeated request may be answered in another way for the Pod's owner. A ReplicaSet
+// makes a difference to the first one only, which sets the Pod's deletion cost.
+func (r Request) dependsOnOwner() bool {
+	owner := r.claim()
+	return owner != nil && !isOf(owner, kindReplicaSet)
+}
+
 // takesTurns reports whether the Pods of the request's owner drain one after another, and this one has
 // not begun.
 func (r Request) takesTurns() bool {

@@ -91,6 +91,9 @@ func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 	if request.DryRun != nil && *request.DryRun {
 		return admission.Allowed(""), nil
 	}
+	if d, known := h.repeated(request); known {
+		return later(d), nil
+	}
 	pod, eviction, err := h.podOf(ctx, request)
 	if apierrors.IsNotFound(err) {
 		return admission.Allowed(""), nil
@@ -98,11 +101,7 @@ func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 	if err != nil {
 		return admission.Response{}, err
 	}
-	r := Request{Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, GracePeriodSeconds: graceOf(request, eviction), Now: h.Clock.Now()}
-	if h.Secret != nil {
-		r.Secret = h.Secret()
-	}
-	d, err := h.decide(ctx, r)
+	d, err := h.decide(ctx, h.requestFor(pod, request, eviction))
 	if err != nil {
 		return admission.Response{}, err
 	}
@@ -116,6 +115,32 @@ func (h *Handler) answer(ctx context.Context, request *admissionv1.AdmissionRequ
 		h.evictDrained(ctx, &d)
 	}
 	return later(d), h.ask(ctx, pod, &d, request.UserInfo.Username)
+}
+
+// repeated answers a deletion of a Pod that the request itself shows to drain for it, without a read: a ReplicaSet's
+// controller repeats all its deletions whenever one of the Pods changes. Such an answer lets nothing go and writes
+// nothing, so whoever forges the request is the only one refused. False means that the Pod has to be read.
+func (h *Handler) repeated(request *admissionv1.AdmissionRequest) (Decision, bool) {
+	said := &corev1.Pod{}
+	if request.SubResource != "" || json.Unmarshal(request.OldObject.Raw, said) != nil || said.UID == "" {
+		return Decision{}, false
+	}
+	r := h.requestFor(said, request, nil)
+	if r.dependsOnOwner() {
+		return Decision{}, false
+	}
+	d := Decide(r, h.CloneSetUsers)
+	return d, !d.Allowed && d.Patch == nil
+}
+
+// requestFor returns what a request asks about a Pod.
+func (h *Handler) requestFor(pod *corev1.Pod, request *admissionv1.AdmissionRequest, eviction *policyv1.Eviction) Request {
+	r := Request{Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, Now: h.Clock.Now()}
+	r.GracePeriodSeconds = graceOf(request, eviction)
+	if h.Secret != nil {
+		r.Secret = h.Secret()
+	}
+	return r
 }
 
 // graceOf returns the grace period of the request; nil for the Pod's own.
@@ -166,7 +191,8 @@ func (h *Handler) drainsFirst(ctx context.Context, r Request, selects labels.Sel
 }
 
 // podOf returns the Pod that a request is about, as the API server has it now, and the eviction if it
-// is one. The request is only trusted to say which Pod it is: its sender may have forged the rest.
+// is one. For what lets a Pod go or writes, the request is only trusted to say which Pod it is: its sender may have
+// forged the rest.
 func (h *Handler) podOf(ctx context.Context, request *admissionv1.AdmissionRequest) (*corev1.Pod, *policyv1.Eviction, error) {
 	if request.SubResource == "" {
 		// A deletecollection names the Pod in the old object only.

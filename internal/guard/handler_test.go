@@ -300,8 +300,63 @@ func ownedBy(t *testing.T, kind string) func(*corev1.Pod) {
 
 func skipsDrain(p *corev1.Pod) { p.Annotations[usherv1alpha1.AnnotationSkipDrain] = "true" }
 
+// requested gives a Pod a request for its deletion, of five seconds ago.
+func requested(t *testing.T) func(*corev1.Pod) {
+	t.Helper()
+	return func(p *corev1.Pod) { checktest.NoError(t, scenariotest.Say(podWords, p, "requested 5s 5s")) }
+}
+
+// ended makes a Pod one that nothing holds.
+func ended(t *testing.T) func(*corev1.Pod) {
+	t.Helper()
+	return func(p *corev1.Pod) { checktest.NoError(t, scenariotest.Say(podWords, p, "nobodys")) }
+}
+
+// TestRepeatedRequestsReadNothing: a controller that repeats a deletion while the Pod drains is answered from what the
+// API server sends. The owner is read where it decides: of a CloneSet, and of a DaemonSet.
+func TestRepeatedRequestsReadNothing(t *testing.T) {
+	const another, old = "another user, whose deletion is a drain of its own", "an old request, which is renewed"
+	for name, test := range map[string]struct {
+		owner, user, words string
+		reads              int
+	}{
+		"a ReplicaSet":        {owner: "ReplicaSet", user: "replicaset-controller", words: `requested 5s 5s ,"controller":true`},
+		"no owner":            {user: "person", words: "requested 5s 5s"},
+		another:               {owner: "ReplicaSet", user: "replicaset-controller", words: "requested 5s 5s", reads: 2},
+		old:                   {user: "person", words: "requested 30s 30s", reads: 1},
+		"the first request":   {owner: "ReplicaSet", user: "replicaset-controller", reads: 2},
+		"a CloneSet":          {owner: "CloneSet", user: "person", words: "requested 5s 5s", reads: 2},
+		"a DaemonSet":         {owner: "DaemonSet", user: "daemon-set-controller", words: "requested 5s 5s", reads: 2},
+		"a DaemonSet, by you": {owner: "DaemonSet", user: "person", words: "requested 5s 5s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, reads := pod(), 0
+			if test.owner != "" {
+				ownedBy(t, test.owner)(p)
+			}
+			if test.words != "" {
+				checktest.NoError(t, scenariotest.Say(podWords, p, test.words))
+			}
+			api := fake.NewClientBuilder().WithScheme(scheme).WithObjects(p).WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(ctx context.Context, api client.WithWatch, key client.ObjectKey, out client.Object, options ...client.GetOption) error {
+					reads++
+					return api.Get(ctx, key, out, options...)
+				},
+			}).Build()
+			h := &Handler{Reader: api, Writer: api, Recorder: events.NewFakeRecorder(10), Clock: clocktesting.NewFakePassiveClock(now)}
+			request := deletion(t, p)
+			request.UserInfo.Username = test.user
+			if test.user != "person" {
+				request.UserInfo.Username = "system:serviceaccount:kube-system:" + test.user
+			}
+			checktest.Same(t, "the answer", http.StatusTooManyRequests, h.Handle(t.Context(), request).Result.Code)
+			checktest.Same(t, "reads", test.reads, reads)
+		})
+	}
+}
+
 // TestForgedReviews: the guard trusts a request only for the name of the Pod, and reads the Pod from
-// the API server.
+// the API server. A Pod that the request shows to drain is refused unread.
 func TestForgedReviews(t *testing.T) {
 	for _, forge := range []struct {
 		name   string
@@ -315,6 +370,8 @@ func TestForgedReviews(t *testing.T) {
 		{"no UID", func(p *corev1.Pod) { p.UID = "" }, http.StatusOK, false},
 		{"a Pod that Usher never knew", func(p *corev1.Pod) { p.Name = "plain" }, http.StatusOK, false},
 		{"permission to skip the drain", skipsDrain, http.StatusTooManyRequests, true},
+		{"a drain of the Pod that nobody has asked for", requested(t), http.StatusTooManyRequests, false},
+		{"a drain that has ended", ended(t), http.StatusTooManyRequests, true},
 	} {
 		t.Run(forge.name, func(t *testing.T) {
 			live, plain := pod(), pod()

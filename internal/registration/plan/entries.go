@@ -316,6 +316,11 @@ func (p *pod) updating() bool {
 		appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StateUpdating, appsv1alpha1.StateUpdated}, p.state)
 }
 
+// remains reports whether the Registration keeps the Pod listed through an update in place, ready or not.
+func (p *pod) remains(r *registration) bool {
+	return p.updating() && r.Spec.OnInPlaceUpdate == usherv1alpha1.InPlaceUpdateStay && p.goes == "" && !p.requested()
+}
+
 // heldBack reports whether the Registration's entries of the Pod should stay in a target,
 // out of service.
 func (ix *index) heldBack(r *registration, t Target, p *pod) bool {

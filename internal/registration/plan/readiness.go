@@ -178,7 +178,7 @@ func (ix *index) keepSilent(r *registration) {
 	var lost []*pod
 	total := 0
 	for _, p := range r.pods {
-		if !p.silent && p.unready != "" || p.misplaced(r) != "" {
+		if !p.remains(r) && (!p.silent && p.unready != "" || p.misplaced(r) != "") {
 			continue
 		}
 		total++

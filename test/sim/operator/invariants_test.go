@@ -265,7 +265,7 @@ func (p *process) silentPods(registration string) (overdue map[string]bool, tota
 	for _, pod := range model.List[*corev1.Pod](p.cached) {
 		ready, _ := plan.Ready(pod)
 		since, silent := plan.Silent(pod)
-		if !listable(pod) || !p.matches(registration, pod) || !ready && !silent {
+		if !p.matches(registration, pod) || !p.remains(pod) && (!listable(pod) || !ready && !silent) {
 			continue
 		}
 		total++
@@ -280,7 +280,14 @@ func (p *process) silentPods(registration string) (overdue map[string]bool, tota
 // server have it.
 func (p *process) keeps(registration string, pod *corev1.Pod) bool {
 	live := p.pod(pod.Name)
+	stays := func(pod *corev1.Pod) bool { return stays(pod) || p.remains(pod) }
 	return live != nil && live.UID == pod.UID && stays(live) && stays(pod) && !p.goes(live) && p.matches(registration, live) && !unready(live)
+}
+
+// remains reports whether a Pod stays listed through its update in place, whether it is ready or not.
+func (p *process) remains(pod *corev1.Pod) bool {
+	return p.features.policy == usher.InPlaceUpdateStay && pod.DeletionTimestamp == nil && pod.Annotations[usher.AnnotationDeletionRequest] == "" &&
+		slices.Contains([]apps.LifecycleState{apps.StatePreparingUpdate, apps.StateUpdating, apps.StateUpdated}, plan.StateOf(pod))
 }
 
 // unready reports whether a Pod is not ready, and its node is not the reason.
