@@ -4,6 +4,7 @@ package registrytest_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,18 +25,21 @@ import (
 
 // stay is how long entries must stay, and lease when those of a server with leases vanish if nobody asks.
 const (
-	stay  = 3 * time.Second
-	lease = 2 * time.Second
+	stay  = 6 * time.Second
+	lease = 4 * time.Second
+	// patience is how long calls may take, and hurry of a server that never ends: processors may be busy.
+	patience = 20 * time.Second
+	hurry    = 3 * time.Second
 )
 
 // try tries a server that has the entry theirs of somebody else in the service legacy.
-func try(t *testing.T, r *receiver.Receiver, handler http.Handler, key string, stay time.Duration) []registrytest.Row {
+func try(t *testing.T, r *receiver.Receiver, handler http.Handler, key string, w registrytest.Webhook) []registrytest.Row {
 	t.Helper()
 	r.Base = "/usher"
 	r.Put("legacy", receiver.Entry{ID: "theirs", Address: "192.0.2.1", Port: 1, Weight: 1})
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	w := registrytest.Webhook{URL: server.URL + "/usher", HMAC: []byte(key), Stay: stay, Foreign: "legacy/theirs", Timeout: 2 * time.Second}
+	w.URL, w.HMAC, w.Foreign, w.Timeout = server.URL+"/usher", []byte(key), "legacy/theirs", cmp.Or(w.Timeout, patience)
 	return checktest.Must(w.Try(t.Context()))(t)
 }
 
@@ -49,7 +53,7 @@ func named(rows []registrytest.Row, result registrytest.Result) []string {
 func TestExample(t *testing.T) {
 	t.Parallel()
 	r := &receiver.Receiver{Key: []byte("a secret of the test")}
-	rows := try(t, r, r, "a secret of the test", stay)
+	rows := try(t, r, r, "a secret of the test", registrytest.Webhook{Stay: stay})
 	if holds := named(rows, registrytest.Holds); len(holds) != len(rows) || len(rows) < 20 {
 		t.Errorf("not everything holds:\n%s", registrytest.Table(rows))
 	}
@@ -63,8 +67,8 @@ type faulty struct {
 	ask func(w http.ResponseWriter, path string, q *receiver.Question) bool
 	// answer may change an answer.
 	answer func(path string, q receiver.Question, a *reply)
-	// stay is how long entries must stay; 0: that is not tried.
-	stay time.Duration
+	// with are other options than usual.
+	with registrytest.Webhook
 }
 
 // reply is an answer, of which Entries or Refused is nil.
@@ -220,7 +224,7 @@ func TestFaults(t *testing.T) {
 				if server.Receiver == nil {
 					server.Receiver = &receiver.Receiver{}
 				}
-				rows := try(t, server.Receiver, server, "", server.stay)
+				rows := try(t, server.Receiver, server, "", server.with)
 				if fails := named(rows, registrytest.Fails); !slices.Equal(fails, []string{row}) {
 					t.Errorf("what fails is %q, want %q:\n%s", fails, row, registrytest.Table(rows))
 				}
@@ -233,7 +237,7 @@ func TestFaults(t *testing.T) {
 func TestForgeries(t *testing.T) {
 	t.Parallel()
 	r := &receiver.Receiver{}
-	rows := try(t, r, r, "a secret of the test", 0)
+	rows := try(t, r, r, "a secret of the test", registrytest.Webhook{})
 	checktest.Same(t, "what fails", []string{"only genuine requests are obeyed"}, named(rows, registrytest.Fails))
 	checktest.Says(t, "the table", registrytest.Table(rows), "list without a signature", "apply signed by another key", "an hour old")
 }
@@ -266,11 +270,13 @@ func endless(path string) faulty {
 
 // unending begins an answer and says no more.
 func unending(path string) faulty {
-	return answers(path, func(w http.ResponseWriter) {
+	f := answers(path, func(w http.ResponseWriter) {
 		_, _ = io.WriteString(w, `{"entries":[`)
 		_ = http.NewResponseController(w).Flush()
-		time.Sleep(3 * time.Second) // longer than the timeout
+		time.Sleep(hurry + time.Second) // longer than the timeout
 	})
+	f.with.Timeout = hurry
+	return f
 }
 
 // stale lists what there was some lists before.
@@ -321,8 +327,9 @@ func changed(change func(e *receiver.Entry)) func(string, []receiver.Entry) []re
 func frozen(keep func(now, next receiver.Entry) receiver.Entry) faulty {
 	r := &receiver.Receiver{}
 	return faulty{Receiver: r, ask: func(_ http.ResponseWriter, _ string, q *receiver.Question) bool {
+		there := found(r, q.Service)
 		for i, c := range q.Changes {
-			if now := found(r, q.Service, c.Entry.ID); now != nil {
+			if now := there[c.Entry.ID]; now != nil {
 				q.Changes[i].Entry = keep(*now, c.Entry)
 			}
 		}
@@ -330,13 +337,13 @@ func frozen(keep func(now, next receiver.Entry) receiver.Entry) faulty {
 	}}
 }
 
-func found(r *receiver.Receiver, service, id string) *receiver.Entry {
+// found are the entries of a service, by their IDs.
+func found(r *receiver.Receiver, service string) map[string]*receiver.Entry {
+	all := map[string]*receiver.Entry{}
 	for _, e := range r.List(service) {
-		if e.ID == id {
-			return &e
-		}
+		all[e.ID] = &e
 	}
-	return nil
+	return all
 }
 
 // rewriting writes an entry again although nothing of it changes.
@@ -355,9 +362,9 @@ func rewriting() faulty {
 func missing() faulty {
 	r := &receiver.Receiver{}
 	return faulty{Receiver: r, ask: func(w http.ResponseWriter, _ string, q *receiver.Question) bool {
-		gone := []receiver.Refusal{}
+		gone, there := []receiver.Refusal{}, found(r, q.Service)
 		for _, c := range q.Changes {
-			if c.Op == "remove" && c.Entry.Version != "" && found(r, q.Service, c.Entry.ID) == nil {
+			if c.Op == "remove" && c.Entry.Version != "" && there[c.Entry.ID] == nil {
 				gone = append(gone, receiver.Refusal{ID: c.Entry.ID, Code: "invalid", Message: "no such entry"})
 			}
 		}
@@ -372,9 +379,10 @@ func missing() faulty {
 func lastWriterWins() faulty {
 	r := &receiver.Receiver{}
 	return faulty{Receiver: r, ask: func(_ http.ResponseWriter, _ string, q *receiver.Question) bool {
+		there := found(r, q.Service)
 		for i, c := range q.Changes {
 			q.Changes[i].Entry.Version = ""
-			if now := found(r, q.Service, c.Entry.ID); now != nil {
+			if now := there[c.Entry.ID]; now != nil {
 				q.Changes[i].Entry.Version = now.Version
 			}
 		}
@@ -403,8 +411,9 @@ func allOrNothing() faulty {
 	r := &receiver.Receiver{}
 	return faulty{Receiver: r, ask: func(w http.ResponseWriter, _ string, q *receiver.Question) bool {
 		var outdated []receiver.Refusal
+		there := found(r, q.Service)
 		for _, c := range q.Changes {
-			if now := found(r, q.Service, c.Entry.ID); len(q.Changes) > 1 && now != nil && now.Version != c.Entry.Version {
+			if now := there[c.Entry.ID]; len(q.Changes) > 1 && now != nil && now.Version != c.Entry.Version {
 				outdated = append(outdated, receiver.Refusal{ID: c.Entry.ID, Code: "conflict"})
 			}
 		}
@@ -436,7 +445,7 @@ func racing() faulty {
 			return true
 		}
 		c := q.Changes[0]
-		now := found(r, q.Service, c.Entry.ID)
+		now := found(r, q.Service)[c.Entry.ID]
 		time.Sleep(20 * time.Millisecond) // as a database takes its time
 		if now != nil && now.Version != c.Entry.Version || now == nil && c.Entry.Version != "" {
 			return true // the example refuses it
@@ -452,7 +461,7 @@ func leasing() faulty {
 	r := &receiver.Receiver{}
 	var mu sync.Mutex
 	last := time.Now()
-	return faulty{Receiver: r, stay: stay, answer: func(path string, _ receiver.Question, a *reply) {
+	return faulty{Receiver: r, with: registrytest.Webhook{Stay: stay}, answer: func(path string, _ receiver.Question, a *reply) {
 		mu.Lock()
 		defer mu.Unlock()
 		if path == "list" && time.Since(last) > lease {
