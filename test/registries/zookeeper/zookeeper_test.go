@@ -47,6 +47,7 @@ func TestConformance(t *testing.T) {
 			registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 				empty(t, admin, "/"+paths[layout])
 				return registrytest.Fixture{
+					Atomic:    true,
 					Connector: s.connect(t, layout, nil),
 					Seed:      seed,
 					Break:     s.Kill, Mend: s.Restart, Hang: s.Hang, Resume: s.Resume,
