@@ -29,6 +29,11 @@ soak: ## Send a million requests in an hour while workloads change and faults ha
 	@echo "Compiling the soak: a minute the first time."
 	@$(GO) -C test run ./cmd/soak $(ARGS)
 
+.PHONY: upgrade
+upgrade: ## Upgrade Usher from the release before, and go back, in the middle of rollouts under traffic (needs git's history).
+	@echo "Compiling the upgrades: a minute the first time."
+	@$(GO) -C test run ./cmd/upgrade $(ARGS)
+
 .PHONY: exits
 exits: ## Count the requests that a workload loses on each way out, in your cluster (docs/what-you-lose.md), or rehearse it.
 	@echo "Compiling the measurement: a minute the first time."

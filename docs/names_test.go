@@ -137,7 +137,7 @@ var (
 	// reason is the value of a constant, or one of the events that a CloneSet has for actions.
 	reason = regexp.MustCompile(`(?m)^\s*(?:const )?(?:[Rr]eason|event|Problem|Progress)[A-Z]\w*(?: \w+)? += "([A-Z]\w+)"|"((?:Successful|Failed|PodLeaves|ScaleUp)\w+)"`)
 	// conditions are in the same column of reasons.md.
-	conditions = "Blocked Progressing FailedScale FailedUpdate Ready Waiting HooksMatched InstancesValid Reachable"
+	conditions = "Blocked Progressing FailedScale FailedUpdate Ready Waiting HooksMatched InstancesValid ScaleInOrdered Reachable"
 )
 
 // TestReasonsAreDocumented: every reason of a condition or an event in the code is in

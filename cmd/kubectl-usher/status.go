@@ -360,10 +360,22 @@ func (p *page) why(w *view.Workload, t target, now time.Time) {
 	if t.kind == kindPod {
 		if waiting == 0 {
 			p.line(plain, "pod/%s waits for nothing: it is %s, %s.", t.name, pods[0].State, readiness(&pods[0]))
+			p.whyScaledIn(pods, p.clock(now))
 		}
 		return
 	}
 	p.whyRollout(w, waiting+len(w.Problems))
+	p.whyScaledIn(w.Members, p.clock(now))
+}
+
+// whyScaledIn says which Pods go last when their owner is scaled in, if Usher orders them.
+func (p *page) whyScaledIn(pods []view.Pod, clock view.Clock) {
+	ordered := list.Only(pods, func(pod view.Pod) bool { return pod.ScaleIn != nil })
+	slices.SortStableFunc(ordered, func(a, b view.Pod) int { return cmp.Compare(b.ScaleIn.Cost, a.ScaleIn.Cost) })
+	for _, pod := range ordered[:min(len(ordered), mostExamples)] {
+		p.fact("  Scale-in  %s", fmt.Sprintf("Pod %s has the deletion cost %d: %s under way %s",
+			pod.Name, pod.ScaleIn.Cost, pod.ScaleIn.UnderWay, clock.Ago(pod.ScaleIn.At)))
+	}
 }
 
 // sameWait is a wait of one or several Pods, in the same words.

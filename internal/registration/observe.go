@@ -287,7 +287,7 @@ func stateInPlans(
 	kind, settings := kinds.Of(r, namespace)
 	state := plan.RegistryState{
 		Prefix: settings.Root, Denied: !selected(r.Spec.Namespaces), Leaving: r.DeletionTimestamp != nil,
-		HoldsBack: kind.HoldsBack, Gated: kind.Gated, Follows: kind.Follows, Overrides: kind.Overrides,
+		HoldsBack: kind.HoldsBack, Gated: kind.Gated, Follows: kind.Follows, Overrides: kind.Overrides, Counts: kind.Counts,
 		Label: plan.LabelOf(r.Spec.Service), Err: down, Strict: r.Spec.StrictServices, Users: r.Status.Users,
 		Fold: settings.Fold, Own: settings.Own,
 	}

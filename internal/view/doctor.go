@@ -292,7 +292,8 @@ func (e *examination) open() {
 // answered checks the hook operator's report on each Registration, and that the Registration has Pods.
 func (e *examination) answered() {
 	for _, r := range e.registrations {
-		for _, kind := range []string{usherv1alpha1.ConditionReady, usherv1alpha1.ConditionHooksMatched, usherv1alpha1.ConditionInstancesValid} {
+		for _, kind := range []string{usherv1alpha1.ConditionReady, usherv1alpha1.ConditionHooksMatched, usherv1alpha1.ConditionInstancesValid,
+			usherv1alpha1.ConditionScaleInOrdered} {
 			if found := meta.FindStatusCondition(r.Status.Conditions, kind); found != nil && found.Status == metav1.ConditionFalse {
 				e.wrong(named("registration", r), "%s", found.Message)
 			}

@@ -198,8 +198,19 @@ type Pod struct {
 	Waits []Wait `json:"waits,omitempty"`
 	// Trouble means that the wait will not end by itself.
 	Trouble bool `json:"trouble,omitempty"`
+	// ScaleIn is the Pod's place among its owner's Pods when that is scaled in; nil unless Usher orders them.
+	ScaleIn *ScaleIn `json:"scaleIn,omitempty"`
 	// joining means that the Pod should be in a registry, and does not show that it is.
 	joining bool
+}
+
+// ScaleIn is a deletion cost that Usher has written to a Pod.
+type ScaleIn struct {
+	// Cost is the cost: the Pods with the lowest one go first.
+	Cost int `json:"cost"`
+	// UnderWay is what was under way when it was written, At.
+	UnderWay string    `json:"underWay"`
+	At       time.Time `json:"at"`
 }
 
 // Entry says whether a registry lists a Pod, as far as the Pod shows it.

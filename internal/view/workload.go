@@ -288,6 +288,9 @@ func (o *Objects) pod(pod *corev1.Pod, shown regplan.Shown, waits []setplan.Bloc
 			p.Registered = string(corev1.ConditionFalse)
 		}
 	}
+	if cost := regplan.CostOf(pod); cost != nil {
+		p.ScaleIn = &ScaleIn{Cost: cost.Class, UnderWay: cost.String(), At: cost.At}
+	}
 	for _, c := range containerStatuses(pod) {
 		p.Restarts += int(c.RestartCount)
 	}

@@ -63,6 +63,7 @@ type goal struct {
 	met         bool
 	what, found string
 	time        bool // it is about how long something takes
+	ranged      bool // it is a range of ranges.yaml, and no promise
 }
 
 // judge compares the results with the goals. A goal without measurements (a comparison

@@ -134,7 +134,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return err
 	}}.Run(ctx)
 	report := &Report{
-		results: results, goals: judge(results), taken: began,
+		results: results, goals: slices.Concat(judge(results), judgeRanges(results, ranges())), taken: began,
 		machine: fmt.Sprintf("%d processors for everything, Kubernetes %s, %d simulated nodes, %s.", runtime.NumCPU(), version, count, runtime.Version()),
 	}
 	if len(results) > 0 {

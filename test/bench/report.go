@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -22,9 +23,19 @@ type Report struct {
 	goals   []goal
 }
 
-// Missed reports whether a goal is not met.
+// Missed reports whether a goal is not met, or a number is out of its range.
 func (r *Report) Missed() bool {
 	return slices.ContainsFunc(r.goals, func(g goal) bool { return !g.met })
+}
+
+// OutOfRange reports whether a number is out of its range. It is an error if there are no ranges for what was
+// measured.
+func (r *Report) OutOfRange() (bool, error) {
+	ranged := list.Only(r.goals, func(g goal) bool { return g.ranged })
+	if len(ranged) == 0 {
+		return false, errors.New("there are no ranges for what was measured: test/bench/ranges.yaml has them for 2,000 Pods")
+	}
+	return slices.ContainsFunc(ranged, func(g goal) bool { return !g.met }), nil
 }
 
 // column is one column of a table: a number, unless left is set.

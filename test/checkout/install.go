@@ -46,10 +46,24 @@ func NewClient(config *rest.Config) (client.WithWatch, error) {
 // Install installs the CRDs of the checkout at root, waits until their objects can be
 // created, and grants only the cluster roles of config/rbac to a user.
 func Install(ctx context.Context, c client.Client, config *rest.Config, root, user string) error {
+	if err := InstallCRDs(config, root); err != nil {
+		return err
+	}
+	return Grant(ctx, c, root, user)
+}
+
+// InstallCRDs installs the CRDs of the checkout at root, or changes those of another one, and waits until their
+// objects can be created.
+func InstallCRDs(config *rest.Config, root string) error {
 	_, err := envtest.InstallCRDs(config, envtest.CRDInstallOptions{Paths: []string{filepath.Join(root, "config", "crd")}, ErrorIfPathMissing: true})
 	if err != nil {
 		return fmt.Errorf("install the CRDs: %w", err)
 	}
+	return nil
+}
+
+// Grant grants the cluster roles of config/rbac of the checkout at root to a user, as they are there.
+func Grant(ctx context.Context, c client.Client, root, user string) error {
 	files, err := filepath.Glob(filepath.Join(root, "config", "rbac", "*", "role.yaml"))
 	if err != nil || len(files) == 0 {
 		return errors.Join(fmt.Errorf("there are no roles in %s/config/rbac: is the checkout complete?", root), err)

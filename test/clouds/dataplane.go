@@ -11,27 +11,44 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/elb"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/neg"
 )
 
-// DataPlane sends requests to the targets of a target group in turn: to those that are healthy, and for a while to those
-// that drain, as an Application Load Balancer does. It tries no request twice.
+// DataPlane sends requests to a load balancer's targets in turn. It tries no request twice.
 type DataPlane struct {
-	Server *elb.Server
-	ARN    string
-	// Late is how long a target gets new requests after it began to drain.
-	Late time.Duration
+	// Used are the targets that get new requests.
+	Used func() []Target
 
 	next atomic.Int64
 }
 
+// OfELB uses the healthy targets of a target group and, for a while, those that drain.
+func OfELB(server *elb.Server, arn string, late time.Duration) *DataPlane {
+	return &DataPlane{Used: func() (used []Target) {
+		for _, t := range server.Targets(arn) {
+			if t.State == elb.Healthy || t.State == elb.Draining && t.For < late {
+				used = append(used, Target{t.Address, t.Port})
+			}
+		}
+		return used
+	}}
+}
+
+// OfNEG uses the healthy endpoints of a network endpoint group, "ZONE/NAME", and for a while those that drain.
+func OfNEG(server *neg.Server, group string, late time.Duration) *DataPlane {
+	return &DataPlane{Used: func() (used []Target) {
+		for _, e := range server.Endpoints(group) {
+			if e.Health == neg.Healthy || e.Health == neg.Draining && e.For < late {
+				used = append(used, Target{e.Address, e.Port})
+			}
+		}
+		return used
+	}}
+}
+
 // ServeHTTP implements http.Handler.
 func (d *DataPlane) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	var used []elb.Target
-	for _, t := range d.Server.Targets(d.ARN) {
-		if t.State == elb.Healthy || t.State == elb.Draining && t.For < d.Late {
-			used = append(used, t)
-		}
-	}
+	used := d.Used()
 	if len(used) == 0 {
 		http.Error(w, "no target is healthy", http.StatusServiceUnavailable)
 		return

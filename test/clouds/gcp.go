@@ -23,12 +23,12 @@ type NEG struct {
 
 const zone = "europe-west1-b"
 
-// group is that of a Service. Stories have one Service in a namespace.
-func (NEG) group(service types.NamespacedName) string { return zone + "/" + service.Namespace }
+// Group is that of a Service. Stories have one Service in a namespace.
+func (NEG) Group(service types.NamespacedName) string { return zone + "/" + service.Namespace }
 
 // Announce implements Balancer. The group is noted in the annotation of the Service.
 func (n NEG) Announce(ctx context.Context, service types.NamespacedName) error {
-	n.Server.Add(n.group(service))
+	n.Server.Add(n.Group(service))
 	status := fmt.Sprintf(`{"network_endpoint_groups": {"80": %q}, "zones": [%q]}`, service.Namespace, zone)
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{"cloud.google.com/neg-status": status}}})
 	if err != nil {
@@ -41,7 +41,7 @@ func (n NEG) Announce(ctx context.Context, service types.NamespacedName) error {
 // Targets implements Balancer.
 func (n NEG) Targets(_ context.Context, service types.NamespacedName) (map[Target]State, error) {
 	all := map[Target]State{}
-	for _, e := range n.Server.Endpoints(n.group(service)) {
+	for _, e := range n.Server.Endpoints(n.Group(service)) {
 		all[Target{e.Address, e.Port}] = State{Healthy: e.Health == neg.Healthy, Leaves: e.Health == neg.Draining}
 	}
 	return all, nil
@@ -49,12 +49,12 @@ func (n NEG) Targets(_ context.Context, service types.NamespacedName) (map[Targe
 
 // Register implements Balancer.
 func (n NEG) Register(_ context.Context, service types.NamespacedName, t Target) error {
-	n.Server.Attach(n.group(service), t.Address, t.Port)
+	n.Server.Attach(n.Group(service), t.Address, t.Port)
 	return nil
 }
 
 // Deregister implements Balancer.
 func (n NEG) Deregister(_ context.Context, service types.NamespacedName, t Target) error {
-	n.Server.Detach(n.group(service), t.Address)
+	n.Server.Detach(n.Group(service), t.Address)
 	return nil
 }

@@ -150,6 +150,11 @@ var facts = map[string]fact{
 		seen := now.Set.Status.ObservedGeneration
 		return stage.Unless(seen < s.generation, "somebody leads, and has seen generation %d", seen)
 	},
+	`(\d+|some) streams lost`: lostStreams,
+	`a Pod that is scaled in later`: func(_ *Scene, now State, _ []string) string {
+		costs := func(pod corev1.Pod) bool { return pod.Annotations[corev1.PodDeletionCost] > "0" }
+		return stage.Unless(count(now, costs) > 0, "none has a deletion cost")
+	},
 	`callers that always knew a Pod`: func(s *Scene, _ State, _ []string) string {
 		n := s.callers.clients[0].Report().Reasons[traffic.NoInstance]
 		return stage.Unless(n == 0, "%d requests met none", n)

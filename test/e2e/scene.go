@@ -55,6 +55,7 @@ type Scene struct {
 	over          string    // a document to merge into the Registration
 	before, noted State     // at the last "open" or "remember", and at the last "note"
 	claimed       []string  // the claims before
+	streams       *streams  // at the last "stream"
 	asked         time.Time // when it last acted on Usher
 	// out is how long a Pod was out of service at most in each timed update.
 	out []time.Duration

@@ -182,6 +182,12 @@ var verbs = []verb{
 		Does: "waits for a new Pod that waits for the story alone, keeps it waiting, and lets it proceed",
 		Run:  func(s *Scene, _, _ string) { s.warm() }},
 
+	{Name: "stream", Args: "N of SPAN over SPAN",
+		Does: "begins N answers that take a SPAN each, with a token every 100 ms, evenly over the other SPAN; each goes to a Pod " +
+			"that callers know",
+		Run: func(s *Scene, about, _ string) { s.stream(about) }},
+	{Name: "await streams", Does: "waits until all of them have ended, and reports how many were lost",
+		Run: func(s *Scene, _, _ string) { s.awaitStreams() }},
 	{Name: "volumes", Args: "N", Does: "creates N volumes on the node",
 		Run: func(s *Scene, about, _ string) { s.localVolumes(s.number(about)) }},
 	{Name: "budget", Args: "SPEC", Does: "creates a PodDisruptionBudget, and waits until it counts",
@@ -289,7 +295,7 @@ func (s *Scene) openStory(what, document string) {
 		s.check(err)
 		s.open(stage.CloneSet{}, []string{set, published}, registration)
 	default:
-		s.open(schemas[what], []string{workload, "kind: " + what, document}, registration)
+		s.open(schemas[what], []string{workload, "kind: " + what, document}, registration, s.over)
 	}
 	s.remember()
 }

@@ -23,6 +23,8 @@ const (
 	// restartPause is how long a replica that ended stays away.
 	restartPause = time.Second
 	stopGrace    = 5 * time.Second
+	// endGrace is a Pod's, as the chart has it.
+	endGrace = 30 * time.Second
 	// back bounds how long it takes until Usher is whole again after a fault.
 	back = time.Minute
 )
@@ -35,6 +37,8 @@ type replica struct {
 
 	process atomic.Pointer[process.Process] // the last one
 	starts  atomic.Int64
+	// runs means that it is kept running; leaves, that it is about to end, and no Service leads to it any more.
+	runs, leaves atomic.Bool
 }
 
 // keep runs the replica until ctx ends.
@@ -49,7 +53,7 @@ func (r *replica) keep(ctx context.Context) error {
 		select {
 		case <-p.Done():
 		case <-ctx.Done():
-			return p.Stop(context.WithoutCancel(ctx), stopGrace)
+			return p.Stop(context.WithoutCancel(ctx), endGrace)
 		}
 		if stage.Pause(ctx, restartPause) != nil {
 			return nil // ctx has ended.
@@ -61,6 +65,16 @@ func (r *replica) keep(ctx context.Context) error {
 func (r *replica) ready(ctx context.Context) error {
 	_, err := r.probes.Do(ctx, http.MethodGet, "/readyz", nil, new(string))
 	return err
+}
+
+// takesCalls reports whether a Service leads to the replica.
+func (r *replica) takesCalls(ctx context.Context) bool {
+	return r.runs.Load() && !r.leaves.Load() && r.ready(ctx) == nil
+}
+
+// running returns the replicas that are kept running.
+func (s *soak) running() []*replica {
+	return list.Only(s.replicas, func(r *replica) bool { return r.runs.Load() })
 }
 
 // state is a replica's own report.
@@ -94,7 +108,7 @@ func (r *replica) state(ctx context.Context) (s state, err error) {
 func (s *soak) leader(ctx context.Context) (leader *replica, err error) {
 	err = stage.Try(ctx, back, "all replicas of Usher to be ready, and one to lead", func(ctx context.Context) error {
 		leader = nil
-		for _, r := range s.replicas {
+		for _, r := range s.running() {
 			found, err := r.state(ctx)
 			if err = errors.Join(err, r.ready(ctx)); err != nil {
 				return err

@@ -5,7 +5,8 @@
 // remove.
 //
 // soak.go sets the stage and ends the run, churn.go changes the workloads, faults.go disturbs Usher and
-// its surroundings, replica.go runs Usher, clock.go moves a replica's clock, report.go reports the
+// its surroundings, upgrade.go changes its version instead, replica.go runs it, clock.go moves a
+// replica's clock, report.go reports the
 // outcome.
 package soak
 
@@ -30,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/node"
@@ -52,6 +54,10 @@ type Options struct {
 	Seed uint64
 	// Bare leaves out all hooks and the guard: requests are lost then.
 	Bare bool
+	// Before is the revision of which Usher is at first, as git names it. Instead of faults, Usher is then upgraded to
+	// what the checkout has and taken back, and the run ends after Rounds of that. Empty: there are faults.
+	Before string
+	Rounds int
 }
 
 const (
@@ -79,7 +85,7 @@ type soak struct {
 	options Options
 	*stage.Stage
 	registries []*registry
-	replicas   []*replica
+	replicas   []*replica  // all that there may be
 	node       *stage.Link // between the node that is lost and the API server
 	objects    cache.Cache
 	workloads  []*workload
@@ -91,6 +97,7 @@ type soak struct {
 	mu              sync.Mutex
 	faults, changes map[string]int
 	lives           lives
+	upgrades        upgrades
 }
 
 // Run plays until the requests are through. When it returns, no process is left, and no file except
@@ -98,7 +105,7 @@ type soak struct {
 func Run(ctx context.Context, o Options) (result *Result, err error) {
 	s := &soak{options: o, faults: map[string]int{}, changes: map[string]int{}, through: make(chan struct{})}
 	err = stage.Run{
-		Name: "usher-soak", Out: o.Out, Setup: []stage.Step{s.startCluster, s.startNodes, s.startRegistries, s.startUsher},
+		Name: "usher-soak", Out: o.Out, Setup: []stage.Step{s.startCluster, s.extractBefore, s.startNodes, s.startRegistries, s.startUsher},
 		Play: func(ctx context.Context, _ *stage.Stage) (err error) {
 			result, err = s.play(ctx)
 			return err
@@ -174,12 +181,13 @@ func (s *soak) startRegistries(ctx context.Context, st *stage.Stage) error {
 
 // startUsher prepares two replicas, each with its own link to the API server.
 func (s *soak) startUsher(ctx context.Context, st *stage.Stage) error {
-	ports, err := servers.FreePorts(ctx, 6)
+	n := s.slots()
+	ports, err := servers.FreePorts(ctx, 3*n)
 	if err != nil {
 		return err
 	}
 	local := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i])) }
-	args, err := s.startGuard(ctx, local(0), local(1))
+	args, err := s.startGuard(ctx, list.Map(ports[:n], func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) })...)
 	if err != nil {
 		return err
 	}
@@ -187,21 +195,21 @@ func (s *soak) startUsher(ctx context.Context, st *stage.Stage) error {
 	if err != nil {
 		return err
 	}
-	for i := range 2 {
+	for i := range n {
 		name := fmt.Sprintf("usher-%d", i+1)
 		link, err := st.Through(ctx, kubeconfig, st.Path(name+".kubeconfig"))
 		if err != nil {
 			return err
 		}
 		own := slices.Concat(args, []string{"--kubeconfig=" + st.Path(name+".kubeconfig"), "--leader-elect", "--leader-election-id=" + lease,
-			"--leader-election-namespace=" + system, "--metrics-insecure", "--metrics-bind-address=" + local(2+i),
-			"--health-probe-bind-address=" + local(4+i)})
+			"--leader-election-namespace=" + system, "--metrics-insecure", "--metrics-bind-address=" + local(n+i),
+			"--health-probe-bind-address=" + local(2*n+i)})
 		if !s.options.Bare {
 			own = append(own, fmt.Sprintf("--guard-port=%d", ports[i])) // The last one counts.
 		}
-		clock := time.Duration(i) * s.apart()
+		clock := time.Duration(i%2) * s.apart()
 		s.replicas = append(s.replicas, &replica{
-			link: link, metrics: servers.HTTP{Address: "http://" + local(2+i)}, probes: servers.HTTP{Address: "http://" + local(4+i)},
+			link: link, metrics: servers.HTTP{Address: "http://" + local(n+i)}, probes: servers.HTTP{Address: "http://" + local(2*n+i)},
 			spec: process.Spec{Name: name, Path: st.Path("bin", "usher"), Log: st.Path("logs", name+".log"), Args: own,
 				Env: append(os.Environ(), fmt.Sprintf("%s=%s", clockAhead, clock))},
 		})
@@ -212,13 +220,17 @@ func (s *soak) startUsher(ctx context.Context, st *stage.Stage) error {
 // startGuard lets the API server find the guard of either replica. It returns Usher's arguments.
 func (s *soak) startGuard(ctx context.Context, addresses ...string) (args []string, err error) {
 	// Like a Service, it leads to ready replicas.
-	link, err := s.NewLink(ctx, func(i int) bool { return s.replicas[i].ready(ctx) == nil }, addresses...)
+	link, err := s.NewLink(ctx, func(i int) bool { return s.replicas[i].takesCalls(ctx) }, addresses...)
 	if err != nil {
 		return nil, err
 	}
 	args, err = checkout.InstallGuard(ctx, s.Kube, s.Root, stage.UsherUser, int(netip.MustParseAddrPort(link.Address()).Port()))
 	if err != nil {
 		return nil, err
+	}
+	s.upgrades.guardPort = int(netip.MustParseAddrPort(link.Address()).Port())
+	if s.options.Before != "" {
+		return args, s.startKeeper(ctx, s.upgrades.before)
 	}
 	if !s.options.Bare {
 		return args, s.StartCertificate()
@@ -246,6 +258,11 @@ func (s *soak) newWorkloads() error {
 func (s *soak) prepare(w *workload) (err error) {
 	if w.object, w.registration, err = manifests.Workload(w.name, !s.options.Bare, propagation); err != nil {
 		return err
+	}
+	if s.options.Before != "" {
+		if w.object, err = stage.Merge(w.object, stage.CloneSet{}, probed); err != nil {
+			return err
+		}
 	}
 	w.name = w.registration.GetName()
 	registration := w.registration.Object
@@ -280,6 +297,9 @@ func (s *soak) requests() (sent, lost int) {
 // progress returns the share of the requests that are through.
 func (s *soak) progress() float64 {
 	sent, _ := s.requests()
+	if s.options.Before != "" {
+		return s.upgrades.progress()
+	}
 	return float64(sent) / float64(s.options.Requests)
 }
 
@@ -292,9 +312,7 @@ func (s *soak) play(ctx context.Context) (result *Result, err error) {
 	}
 	all, ctx := errgroup.WithContext(ctx)
 	keeping, stop := context.WithCancel(ctx)
-	for _, r := range s.replicas {
-		all.Go(func() error { return r.keep(keeping) })
-	}
+	s.startFirst(keeping, all)
 	all.Go(func() (err error) {
 		defer stop()
 		result, err = s.live(ctx)
@@ -329,8 +347,9 @@ func (s *soak) live(ctx context.Context) (_ *Result, err error) {
 		living.Go(func() error { return s.change(alive, w) })
 	}
 	living.Go(func() error { return s.watch(alive) })
-	living.Go(func() error { return s.disturb(alive, &deck{random: s.random(0), kinds: usherFaults}) })
-	living.Go(func() error { return s.disturb(alive, &deck{random: s.random(9), kinds: nodeFaults}) })
+	for _, disturbing := range s.disturbances() {
+		living.Go(func() error { return disturbing(alive) })
+	}
 	living.Go(func() error { return s.drain(alive) })
 	if err := living.Wait(); err != nil {
 		return nil, err
@@ -345,7 +364,7 @@ func (s *soak) watch(ctx context.Context) error {
 			return err
 		}
 		leading := state{}
-		for _, r := range s.replicas {
+		for _, r := range s.running() {
 			if now, err := r.state(ctx); err == nil {
 				s.lives.note(time.Now(), now)
 				if now.leads {

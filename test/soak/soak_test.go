@@ -63,12 +63,13 @@ func TestFailed(t *testing.T) {
 		"goroutines grew from 65 to 144": {longest: led(grows, waves)},
 		"memory grew from 65 MiB to":     {longest: led(flat, grows)},
 		"no replica of Usher":            {longest: lives{}.longest()},
+		"2 requests were lost":           {before: "v0.1.0", longest: led(grows, grows), Report: traffic.Report{Sections: []traffic.Section{{Sent: 9, Lost: 2}}}},
 		"there remain Pod web-1":         {longest: led(flat, waves), Left: []string{"Pod web-1"}},
 	} {
 		if failed := r.Failed(); (says == "") != (failed == "") || !strings.Contains(failed, says) {
 			t.Errorf("it says %q, want %q", failed, says)
 		}
-		if text := r.Table().Markdown(); !strings.Contains(text, "| its goroutines after a tenth") && r.longest != nil {
+		if text := r.Table().Markdown(); !strings.Contains(text, "| its goroutines after a tenth") == (r.before == "" && r.longest != nil) {
 			t.Errorf("the table is\n%s", text)
 		}
 	}

@@ -43,6 +43,7 @@ type RegistrationList struct {
 // the Registration answers.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.drain) || !has(self.drain.application) || self.instance.registeredBy == 'Application'",message="only an application that registers itself can be asked to leave: set instance.registeredBy: Application, or remove drain.application",fieldPath=".drain.application"
+// +kubebuilder:validation:XValidation:rule="!has(self.scaleInOrder) || (has(self.drain) && has(self.drain.until) && (has(self.drain.until.http) || has(self.drain.until.metrics)))",message="scaleInOrder asks Pods what is under way, as drain.until says: set drain.until.http or drain.until.metrics, or remove scaleInOrder",fieldPath=".scaleInOrder"
 // +kubebuilder:validation:XValidation:rule="(has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0)",message="selector cannot be empty: it would register every Pod of the namespace; set selector.matchLabels",fieldPath=".selector"
 type RegistrationSpec struct {
 	// Selector matches Pods in the Registration's namespace.
@@ -76,6 +77,13 @@ type RegistrationSpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	Drain Drain `json:"drain,omitempty"`
+	// ScaleInOrder decides which Pods go first when a CloneSet or a ReplicaSet is scaled in. With idle-first, Pods in
+	// service are asked every 10s, or less often if there are more than 100, how much is under way, as drain.until
+	// says. The busier they are, the higher is the deletion cost that Usher writes to them:
+	// controller.kubernetes.io/pod-deletion-cost. A cost that somebody else has set stays. Default: the Pods' owner
+	// decides without Usher.
+	// +optional
+	ScaleInOrder ScaleInOrder `json:"scaleInOrder,omitempty"`
 	// Deadlines limit how long registries may keep Pods waiting at each hook.
 	// +optional
 	Deadlines Deadlines `json:"deadlines,omitempty"`
@@ -84,6 +92,14 @@ type RegistrationSpec struct {
 	// +optional
 	NodeFailure *NodeFailure `json:"nodeFailure,omitempty"`
 }
+
+// ScaleInOrder decides which Pods go first when their owner is scaled in.
+//
+// +kubebuilder:validation:Enum=idle-first
+type ScaleInOrder string
+
+// ScaleInIdleFirst has Pods go first that have nothing under way, and then those with the least.
+const ScaleInIdleFirst ScaleInOrder = "idle-first"
 
 // InPlaceUpdatePolicy decides what happens to a Pod's entries before an in-place
 // update.
@@ -395,6 +411,9 @@ const (
 	// ConditionInstancesValid is False while a Pod's weight, tag or metadata is
 	// unusable and a default replaces it.
 	ConditionInstancesValid = "InstancesValid"
+	// ConditionScaleInOrdered is there only with spec.scaleInOrder, and False while Pods in service do not say how much
+	// is under way.
+	ConditionScaleInOrdered = "ScaleInOrdered"
 )
 
 const (
@@ -425,6 +444,8 @@ const (
 	// AnnotationAsked names the Registrations that have asked the Pod's application to leave its registries
 	// (drain.application), separated by commas, until it is in service again.
 	AnnotationAsked = "usher.dev/asked"
+	// AnnotationScaleIn holds the deletion cost that Usher has written to a Pod (scaleInOrder), and when, as JSON.
+	AnnotationScaleIn = "usher.dev/scale-in"
 	// ConditionRegistered is True on a Pod while every registry lists it. A Pod can use
 	// it as a readiness gate. For a Registry of the kind service it is the entry itself: it
 	// stays True until the Pod is to leave.

@@ -9,9 +9,9 @@ import (
 
 // Until says how a Pod shows that it has nothing under way. Usher asks only after all registries have let the Pod go
 // and the propagation has passed, at the Pod's own address, at most once a second and address, and follows no redirect.
-// All of http and metrics have to agree. A Pod that does not answer counts as busy.
+// All of http, metrics and connections have to agree. A Pod that does not answer counts as busy.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.http) || has(self.metrics)",message="set until.http or until.metrics: one of them has to say when the Pod has nothing under way"
+// +kubebuilder:validation:XValidation:rule="has(self.http) || has(self.metrics) || has(self.connections)",message="set until.http, until.metrics or until.connections: one of them has to say when the Pod has nothing under way"
 type Until struct {
 	// Timeout is how long a Pod that has left its registries may stay busy. Then the drain's onDeadline decides: Proceed
 	// lets the Pod go with a warning, and what is under way is lost; Block keeps waiting. Default: 10m.
@@ -39,6 +39,13 @@ type Until struct {
 	// +listType=atomic
 	// +optional
 	Metrics []UntilMetric `json:"metrics,omitempty"`
+	// Connections is 0: wait until the registry counts no connection to the Pod any more. Registries that count give a Pod
+	// that leaves no new connections, so that timeout limits this wait, and for does not apply to it. Only HAProxy counts: without
+	// such a Registry in spec.registries the Registration is not Ready, and Pods count as busy. Default: the drain's
+	// deadline limits how long HAProxy waits.
+	// +kubebuilder:validation:Enum=0
+	// +optional
+	Connections *int32 `json:"connections,omitempty"`
 }
 
 // UntilHTTP is a GET request that an application answers with 200 if it has nothing under way, and with 503 if it is

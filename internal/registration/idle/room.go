@@ -28,6 +28,8 @@ const (
 	// mostAtOnce and mostOfNamespace bound the Pods that are being asked, each for podhttp.MaxTime and place at most: Pods that do
 	// not answer keep those of other namespaces from nothing.
 	mostAtOnce, mostOfNamespace = 128, 16
+	// mostServing bounds those of a namespace that are in service: they keep none that leaves from being asked.
+	mostServing = 8
 	// reportAfter is how often answers that let nobody go have a pass made over a namespace.
 	reportAfter = 10 * time.Second
 )
@@ -45,8 +47,8 @@ type Room struct {
 	// asked are the Pods that are asked, by whom it is for. pods is when each Pod may be asked again.
 	asked map[plan.AskKey]*asked
 	pods  map[types.UID]time.Time
-	// turns counts the Pods that are being asked, by namespace; "" has all of them.
-	turns map[string]int
+	// turns counts the Pods that are being asked, by namespace; "" has all of them. serving counts those in service.
+	turns, serving map[string]int
 	// reported is when answers last had a pass made over a namespace.
 	reported map[string]time.Time
 }
@@ -57,8 +59,9 @@ type asked struct {
 	namespace string
 	// answer is the last one, and reported the last one that a pass was made for.
 	answer, reported plan.Answer
-	// busy means that it is being asked.
-	busy bool
+	// busy means that it is being asked. again is when it may be asked again, if it is in service.
+	busy  bool
+	again time.Time
 }
 
 // NewRoom returns a Room that tells the time by c, and has passes made by wake. It connects to Pods by dial; nil stands
@@ -66,7 +69,7 @@ type asked struct {
 func NewRoom(c clock.PassiveClock, dial podhttp.Dial, wake func(namespace string)) *Room {
 	return &Room{
 		clock: c, client: podhttp.NewClient(dial), wake: wake, again: make(chan struct{}, 1), asked: map[plan.AskKey]*asked{},
-		pods: map[types.UID]time.Time{}, turns: map[string]int{},
+		pods: map[types.UID]time.Time{}, turns: map[string]int{}, serving: map[string]int{},
 		reported: map[string]time.Time{},
 	}
 }
@@ -78,15 +81,23 @@ func (r *Room) Want(namespace string, asks []plan.Ask) {
 	defer r.mu.Unlock()
 	wanted := list.By(asks, func(a plan.Ask) plan.AskKey { return a.AskKey })
 	maps.DeleteFunc(r.asked, func(key plan.AskKey, a *asked) bool {
-		return a.namespace == namespace && !reflect.DeepEqual(a.Ask, wanted[key])
+		return a.namespace == namespace && !sameChecks(a.Ask, wanted[key])
 	})
 	for _, ask := range asks {
-		if r.asked[ask.AskKey] == nil {
+		if known := r.asked[ask.AskKey]; known != nil {
+			known.Every = ask.Every
+		} else {
 			r.asked[ask.AskKey] = &asked{Ask: ask, namespace: namespace}
 		}
 	}
 	r.forget()
 	r.hurry()
+}
+
+// sameChecks reports whether two Asks find out the same, however often.
+func sameChecks(a, b plan.Ask) bool {
+	a.Every = b.Every
+	return reflect.DeepEqual(a, b)
 }
 
 // forget drops what is known of Pods that nobody asks any more, once they may be asked again.
@@ -146,21 +157,21 @@ type turn struct {
 }
 
 // take returns the Pods to be asked now, whose turns end with note, and after how long the next one is due. Those that
-// wait longest come first.
+// wait longest come first, those in service after those that leave.
 func (r *Room) take() (due []turn, next time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
 	next = math.MaxInt64
 	for key, a := range r.asked {
-		if wait := r.pods[key.Pod].Sub(now); wait > 0 {
+		if wait := list.Latest(r.pods[key.Pod], a.again).Sub(now); wait > 0 {
 			next = min(next, wait)
 		} else if !a.busy {
 			due = append(due, turn{a.Ask, a})
 		}
 	}
 	slices.SortFunc(due, func(a, b turn) int {
-		return cmp.Or(r.pods[a.Pod].Compare(r.pods[b.Pod]),
+		return cmp.Or(last(a.Serves, b.Serves), r.pods[a.Pod].Compare(r.pods[b.Pod]),
 			cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Registration, b.Registration))
 	})
 	due = slices.DeleteFunc(due, func(t turn) bool { return !r.begin(t, now) })
@@ -173,6 +184,13 @@ func (r *Room) begin(t turn, now time.Time) bool {
 	if r.turns[""] >= mostAtOnce || r.turns[namespace] >= mostOfNamespace || r.pods[t.Pod].After(now) {
 		return false
 	}
+	if t.Serves {
+		if r.serving[namespace] >= mostServing {
+			return false
+		}
+		r.serving[namespace]++
+		t.of.again = now.Add(t.of.Every)
+	}
 	places, _ := placesOf(t.Checks)
 	t.of.busy, r.pods[t.Pod] = true, now.Add(every*time.Duration(len(places)))
 	r.turns[""]++
@@ -183,6 +201,11 @@ func (r *Room) begin(t turn, now time.Time) bool {
 // end ends the turn of a Pod.
 func (r *Room) end(t turn) {
 	t.of.busy = false
+	if t.Serves {
+		if r.serving[t.of.namespace]--; r.serving[t.of.namespace] == 0 {
+			delete(r.serving, t.of.namespace)
+		}
+	}
 	for _, counted := range []string{"", t.of.namespace} {
 		if r.turns[counted]--; r.turns[counted] == 0 {
 			delete(r.turns, counted)
@@ -233,18 +256,44 @@ func (r *Room) note(t turn, got result) {
 	}
 	t.of.answer = next
 	late := now.Sub(r.reported[namespace]) >= reportAfter
-	switch {
-	case r.asked[t.AskKey] != t.of: // nobody asks any more
-	case before.At.IsZero(), idleFor(next, t.For) && !idleFor(before, t.For):
-		r.report(namespace, now)
-	case late && (idleFor(next, t.For) || !same(t.of.reported, next)):
+	if r.asked[t.AskKey] == t.of && t.matters(before, late) { // else nobody asks any more
 		r.report(namespace, now)
 	}
+}
+
+// matters reports whether the last answer of a Pod, after another one, has a pass made. late means that none was made for
+// answers for a while.
+func (t turn) matters(before plan.Answer, late bool) bool {
+	next := t.of.answer
+	switch {
+	case t.Serves:
+		return late && ranksOtherwise(t.of.reported, next, t.For)
+	case before.At.IsZero(), idleFor(next, t.For) && !idleFor(before, t.For):
+		return true
+	}
+	return late && (idleFor(next, t.For) || !same(t.of.reported, next))
+}
+
+// last orders what is so after what is not.
+func last(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
 }
 
 // idleFor reports whether a Pod had been idle for so long when it gave the answer.
 func idleFor(a plan.Answer, long time.Duration) bool {
 	return !a.IdleSince.IsZero() && a.At.Sub(a.IdleSince) >= long
+}
+
+// ranksOtherwise reports whether an answer may give a Pod in service another place among its owner's Pods.
+func ranksOtherwise(before, now plan.Answer, long time.Duration) bool {
+	return before.At.IsZero() || before.Load() != now.Load() || before.Problem != now.Problem ||
+		idleFor(before, long) != idleFor(now, long)
 }
 
 // report has a pass made that finds the answers of a namespace.

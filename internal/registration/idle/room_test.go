@@ -100,6 +100,74 @@ func TestPlaces(t *testing.T) {
 	checktest.Same(t, "who comes next", []string{"slow-16 for one"}, names(due))
 }
 
+// serving is a Pod in service that is asked every ten seconds.
+func serving(pod string) plan.Ask {
+	ask := wanted(pod, "one", "/")
+	ask.Serves, ask.Every = true, 10*time.Second
+	return ask
+}
+
+// TestServing: Pods in service are asked seldom and last, and at once again when they leave.
+func TestServing(t *testing.T) {
+	r := newRoom()
+	var asks []plan.Ask
+	for i := range 2 * mostServing {
+		asks = append(asks, serving(fmt.Sprintf("pod-%02d", i)))
+	}
+	all := append(slices.Clone(asks), wanted("z", "one", "/"))
+	r.Want("shop", all)
+	due, _ := r.take()
+	checktest.Same(t, "how many are asked", mostServing+1, len(due))
+	checktest.Same(t, "who is first", "z for one", names(due)[0])
+	for _, one := range due {
+		r.note(one, result{said: said{underWay: new(int64(1))}})
+	}
+	r.Want("shop", asks)
+	due, _ = r.take()
+	checktest.Same(t, "who comes next", "pod-08 for one", names(due)[0])
+	for _, one := range due {
+		r.note(one, result{})
+	}
+	asks[1].Every = time.Minute
+	r.Want("shop", asks)
+	r.pass(5 * time.Second)
+	none, next := r.take()
+	checktest.Same(t, "who is asked too soon", nil, names(none))
+	checktest.Same(t, "when somebody is asked", 5*time.Second, next)
+	checktest.Same(t, "how many answers are known, also of one that is asked less often", 2*mostServing, len(r.Answers("shop")))
+	r.Want("shop", []plan.Ask{asks[0], wanted("pod-01", "one", "/")})
+	due, _ = r.take()
+	checktest.Same(t, "who leaves, and is asked at once", []string{"pod-01 for one"}, names(due))
+	checktest.Same(t, "what is known of it", 1, len(r.Answers("shop")))
+}
+
+// TestServingNotes: which answers of Pods in service have a pass made.
+func TestServingNotes(t *testing.T) {
+	r := newRoom()
+	r.Want("shop", []plan.Ask{serving("a")})
+	busy := func(n int64) result { return result{said: said{underWay: new(n)}} }
+	idle := result{said: said{idle: true, underWay: new(int64(0))}}
+	for i, c := range []struct {
+		answer result
+		wakes  []string
+	}{
+		{busy(3), []string{"shop"}}, // the first one
+		{busy(2), nil},              // of the same class
+		{busy(40), []string{"shop"}},
+		{idle, []string{"shop"}},
+		{idle, []string{"shop"}}, // for long enough
+		{idle, nil},
+		{result{problem: "silent"}, []string{"shop"}},
+		{result{problem: "silent"}, nil},
+	} {
+		due, _ := r.take()
+		checktest.Same(t, fmt.Sprint("how many are asked in turn ", i), 1, len(due))
+		r.note(due[0], c.answer)
+		checktest.Same(t, fmt.Sprint("who is woken in turn ", i), c.wakes, r.wakes())
+		r.pass(10 * time.Second)
+	}
+}
+
 // TestNotes: which answers have a pass made.
 func TestNotes(t *testing.T) {
 	r := newRoom()

@@ -267,11 +267,15 @@ func (ix *index) stepsOfPod(r *registration, t Target, p *pod, listed *listing) 
 }
 
 // mayReturn reports whether an override of the Pod's entries may be taken off: a Pod that callers may use from then
-// on must be protected before, so that the guard holds whoever deletes it. A Pod is protected when it is ready. A new Pod
-// does not wait for that: the override is of whoever had its address before.
+// on must be protected before, so that the guard holds whoever deletes it. A new Pod that is not ready does not wait for
+// that: the override is of whoever had its address before.
 func (ix *index) mayReturn(r *registration, p *pod) bool {
-	isNew := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionUnknown
-	return p.protected() || !slices.Contains(p.selectedBy, r) || p.unfit(r) != "" && isNew
+	return p.protected() || !slices.Contains(p.selectedBy, r) || p.unfit(r) != "" && p.isNew()
+}
+
+// isNew reports whether nothing was ever said about the Pod and its registries.
+func (p *pod) isNew() bool {
+	return podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) == corev1.ConditionUnknown
 }
 
 // mayNot reports whether rules of the Registry keep the namespace out of the service.

@@ -306,8 +306,15 @@ func (p *pod) misplaced(r *registration) string {
 // wanted reports whether any registry should list the Pod.
 func (p *pod) wanted() bool {
 	return slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
-		return (p.unfit(r) == "" || r.labels && p.canEnter(r)) && r.operates(p)
+		return (p.unfit(r) == "" || r.labels && p.canEnter(r) || r.byApplication() && p.mayRegister()) && r.operates(p)
 	})
+}
+
+// mayRegister reports whether the application of a new Pod may register itself by now: it does so before its Pod is
+// Ready, and callers use it from then on.
+func (p *pod) mayRegister() bool {
+	starts := p.state == appsv1alpha1.StatePreparingNormal || p.state == appsv1alpha1.StateNormal
+	return p.isNew() && starts && p.Status.Phase == corev1.PodRunning && p.goes == "" && !p.requested()
 }
 
 // updating reports whether an in-place update is under way, until the updated Pod is ready.
@@ -318,7 +325,8 @@ func (p *pod) updating() bool {
 
 // remains reports whether the Registration keeps the Pod listed through an update in place, ready or not.
 func (p *pod) remains(r *registration) bool {
-	return p.updating() && r.Spec.OnInPlaceUpdate == usherv1alpha1.InPlaceUpdateStay && p.goes == "" && !p.requested()
+	stays := r.Spec.OnInPlaceUpdate == usherv1alpha1.InPlaceUpdateStay
+	return stays && p.updating() && p.DeletionTimestamp == nil && p.goes == "" && p.request == nil
 }
 
 // heldBack reports whether the Registration's entries of the Pod should stay in a target,

@@ -290,7 +290,11 @@ func render(p Plan) []string {
 	lines = append(lines, list.Map(p.Responses, renderResponse)...)
 	for _, a := range p.Asks {
 		for _, c := range a.Checks {
-			lines = append(lines, fmt.Sprintf("ask %s at %s%s for %s", a.Pod, c.At, c.Path, a.Registration))
+			line := fmt.Sprintf("ask %s at %s%s for %s", a.Pod, c.At, c.Path, a.Registration)
+			if a.Serves {
+				line += " every " + a.Every.String()
+			}
+			lines = append(lines, line)
 		}
 	}
 	for _, w := range p.Waiting {
@@ -349,6 +353,7 @@ func renderPatch(p *PodPatch) string {
 	case p.DropDrain:
 		words = append(words, "-drain")
 	}
+	words = append(words, renderCost(p.cost)...)
 	if p.TakenBack != nil {
 		words = append(words, strings.TrimSuffix("taken back: "+p.TakenBack.Because, ": "))
 	}
@@ -370,6 +375,18 @@ func renderResponse(r Responding) string {
 		what += ", to end in " + r.Expected.Sub(epoch).String()
 	}
 	return fmt.Sprintf("answer %s: %s: %s", r.Eviction.Pod, what, r.Message)
+}
+
+func renderCost(c *costChange) (words []string) {
+	switch {
+	case c == nil:
+		return nil
+	case c.set != nil:
+		return []string{fmt.Sprintf("cost(%d)", c.set.Class)}
+	case c.keep:
+		return []string{"-scale-in"}
+	}
+	return []string{"-cost"}
 }
 
 func renderFinish(f Finish) string {

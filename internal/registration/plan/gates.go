@@ -195,7 +195,7 @@ func (ix *index) drained(r *registration, t Target, p *pod, record *Record, base
 		record.returned(key)
 	}
 	found := ix.presence(r, t, p)
-	if wait, gone := ix.unlessGone(base, found, t); !gone {
+	if wait, gone := ix.unlessGone(base, found, t); !gone && !ix.leavesToUntil(r, t, found, record) {
 		if found.err == nil {
 			record.returned(key)
 		}

@@ -70,6 +70,8 @@ type registration struct {
 	// there failed in this pass.
 	listings []*listing
 	failing  bool
+	// silentPods are Pods in service that do not say how much is under way, although scaleInOrder wants to know.
+	silentPods []SilentPod
 }
 
 // named finds the Registration of a name; nil if there is none.
@@ -137,6 +139,10 @@ type pod struct {
 	// to its Registrations' counts then.
 	idle   idle
 	counts []counts
+	// wrote is the deletion cost that Usher has written to it; nil if it has none of Usher's. cost is what becomes of it;
+	// nil if it stays.
+	wrote *Cost
+	cost  *costChange
 }
 
 // newIndex ties the snapshot's objects together. It reuses what the snapshot's memory has.
@@ -280,7 +286,7 @@ func (ix *index) newPod(object *corev1.Pod, cloneSets map[types.UID]*appsv1alpha
 			p.former = append(p.former, r)
 		}
 	}
-	p.door = ix.doorOf(p)
+	p.door, p.wrote = ix.doorOf(p), CostOf(object)
 	p.hooks = hooksAt(p)
 	p.reportsUnlisted = SaysUnlisted(podread.Condition(object, usherv1alpha1.ConditionRegistered))
 	p.settled = p.isSettled()

@@ -78,7 +78,7 @@ func inputsOf(s *Snapshot) string {
 	for _, name := range slices.Sorted(maps.Keys(s.Registries)) {
 		state := s.Registries[name]
 		b.add(name, state.Prefix, state.Label.Key, state.Label.Value)
-		b.addFlags(state.Denied, state.Leaving, state.HoldsBack, state.Gated, state.Follows, state.Overrides)
+		b.addFlags(state.Denied, state.Leaving, state.HoldsBack, state.Gated, state.Follows, state.Overrides, state.Counts)
 	}
 	for _, set := range s.CloneSets {
 		b.add(set.Name, string(set.UID))

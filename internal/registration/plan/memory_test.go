@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
 	appsv1alpha1 "github.com/usher-dev/usher/api/apps/v1alpha1"
@@ -316,17 +317,19 @@ func (h *history) agree(t *testing.T, what string, have, want any) {
 // long as a registry lists it, nothing lets it go.
 func FuzzAnnotations(f *testing.F) {
 	f.Add(`{"gate":"inPlaceUpdate","began":"2026-03-01T11:00:00Z","gone":{"nginx@discovery/services/nginx":"2026-03-01T11:00:00Z"},`+
-		`"until":"2026-03-01T11:00:05Z"}`, "nginx", "2026-03-01T11:59:00Z", `{"user":"me","eviction":true}`)
-	f.Add(`{"gone":null,"until":"9999-12-31T23:59:59Z"}`, ",other,", "yesterday", "{")
-	f.Add(`{"gate":"inPlaceUpdate","process":"other","at":"2026-03-01T11:00:00Z","until":"9999-12-31T23:59:59Z"}`, "nginx", "", "")
-	f.Fuzz(func(t *testing.T, drain, registrations, entered, request string) {
+		`"until":"2026-03-01T11:00:05Z"}`, "nginx", "2026-03-01T11:59:00Z", `{"user":"me","eviction":true}`, `{"cost":7}`)
+	f.Add(`{"gone":null,"until":"9999-12-31T23:59:59Z"}`, ",other,", "yesterday", "{", `{"cost":-1,"at":"9999-12-31T23:59:59Z"}`)
+	f.Add(`{"gate":"inPlaceUpdate","process":"other","at":"2026-03-01T11:00:00Z","until":"9999-12-31T23:59:59Z"}`, "nginx", "", "", "{")
+	f.Fuzz(func(t *testing.T, drain, registrations, entered, request, scaleIn string) {
 		s := newFixture()
 		s.add("nginx-a", appsv1alpha1.StatePreparingUpdate).registered("discovery")
 		pod := s.Pods[0]
 		pod.Annotations = map[string]string{
 			usherv1alpha1.AnnotationDrain: drain, usherv1alpha1.AnnotationRegistrations: registrations,
 			appsv1alpha1.AnnotationLifecycleTimestamp: entered, usherv1alpha1.AnnotationDeletionRequest: request,
+			usherv1alpha1.AnnotationScaleIn: scaleIn, corev1.PodDeletionCost: "7",
 		}
+		s.orderedBesideIdle()
 		s.Registrations[0].Spec.Drain.OnDeadline = usherv1alpha1.DeadlineBlock
 		for _, patch := range Make(s.Snapshot).Patches {
 			if len(patch.Released)+len(patch.RemoveFinalizers) > 0 {
@@ -335,6 +338,18 @@ func FuzzAnnotations(f *testing.F) {
 			patch.Encode()
 		}
 	})
+}
+
+// orderedBesideIdle has all Pods of the fixture ordered for a scale-in, with an idle one of the same owner.
+func (f *fixture) orderedBesideIdle() {
+	f.Registrations[0].Spec.ScaleInOrder = usherv1alpha1.ScaleInIdleFirst
+	f.Registrations[0].Spec.Drain.Until = &usherv1alpha1.Until{HTTP: &usherv1alpha1.UntilHTTP{Port: intstr.FromInt32(80)}}
+	other := f.add("nginx-b", appsv1alpha1.StateNormal).registered("discovery").pod
+	f.Pods[0].OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "nginx", UID: "uid-owner", Controller: new(true)}}
+	other.OwnerReferences = f.Pods[0].OwnerReferences
+	f.Answers = map[AskKey]Answer{
+		{f.Pods[0].UID, "nginx"}: {At: epoch, UnderWay: new(int64(9))}, {other.UID, "nginx"}: {At: epoch, IdleSince: ago("20s")},
+	}
 }
 
 // BenchmarkPass asks all that a pass over 5,000 Pods asks, of which one has changed since the

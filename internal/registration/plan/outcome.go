@@ -37,6 +37,9 @@ type Outcome struct {
 	// be used, sorted.
 	Findings      []Finding
 	InvalidValues []InvalidValue
+	// Silent are Pods in service that do not say how much is under way, although scaleInOrder wants to know, in the order
+	// of Pods.
+	Silent []SilentPod
 	// HasCloneSet means that there is a CloneSet to compare hooks with.
 	HasCloneSet bool
 	// Missing are problems with the registries that it names.
@@ -47,7 +50,8 @@ type Outcome struct {
 func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome {
 	o := Outcome{
 		Registration: r.Registration, Pods: int32(len(r.pods)), HasCloneSet: len(r.sets) > 0, Registries: ix.registriesOf(r),
-		Missing: slices.Concat(r.missing, ix.unusable(r)), Waiting: waiting, Findings: ix.findings(r), InvalidValues: r.invalidValues(),
+		Missing: slices.Concat(r.missing, ix.unusable(r), ix.uncounted(r)), Waiting: waiting, Findings: ix.findings(r), InvalidValues: r.invalidValues(),
+		Silent: r.silentPods,
 	}
 	for _, p := range r.pods {
 		p.counts[slices.Index(p.selectedBy, r)].addTo(&o, r)

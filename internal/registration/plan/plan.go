@@ -34,7 +34,8 @@ type Plan struct {
 	Responses []Responding
 	// Waiting are the Pods that wait, sorted by Pod, gate, key and registry.
 	Waiting []Waiting
-	// Asks are the Pods to be asked from now on whether anything is under way, in the order of Pods.
+	// Asks are the Pods to be asked from now on whether anything is under way: those in service, and then those that
+	// leave, in the order of Pods.
 	Asks []Ask
 	// Outcomes has one entry for each Registration, sorted by name.
 	Outcomes []Outcome
@@ -57,14 +58,15 @@ func Make(snapshot Snapshot) Plan {
 		r.sets, r.awaited = ix.cloneSetsOf(r), map[Target]bool{}
 		ix.keepSilent(r)
 	}
+	asks, costs := ix.orderScaleIn()
 	for _, p := range ix.pods {
-		if !ix.stillIdle(p) {
+		if p.cost != nil || !ix.stillIdle(p) {
 			p.idle = nil
 		}
 	}
-	plan := Plan{Changes: ix.changes()}
+	plan := Plan{Changes: ix.changes(), Asks: asks, RequeueAt: costs}
 	if slices.ContainsFunc(plan.Changes, func(c Changes) bool { return c.unsettled }) {
-		plan.RequeueAt = ix.Now.Add(unsettledRetry)
+		plan.RequeueAt = list.Earliest(plan.RequeueAt, ix.Now.Add(unsettledRetry))
 	}
 	for _, p := range ix.pods {
 		if p.idle != nil {
@@ -126,7 +128,7 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	if protects {
 		plan.Protect = append(plan.Protect, first.concerning(p))
 	}
-	patch := PodPatch{Pod: p.Pod}
+	patch := PodPatch{Pod: p.Pod, cost: p.cost}
 	before := len(plan.Waiting)
 	var next time.Time
 	if p.DeletionTimestamp != nil {
@@ -344,6 +346,8 @@ type PodPatch struct {
 	Registrations *string
 	// Asked is the annotation of those that have asked the application to leave; nil leaves it, empty removes it.
 	Asked *string
+	// cost is what becomes of its deletion cost.
+	cost *costChange
 	// Due are targets that the Pod is new to. Its condition may be True because of other
 	// targets, and then nothing else would make a pass list these.
 	Due []Target
@@ -474,6 +478,7 @@ func (p *PodPatch) annotations() map[string]*string {
 			annotations[usherv1alpha1.AnnotationAsked] = nil
 		}
 	}
+	p.cost.annotate(annotations)
 	if p.dropsNames() {
 		annotations[usherv1alpha1.AnnotationRegistrations] = nil
 	}
@@ -490,5 +495,6 @@ func (p *PodPatch) dropsNames() bool {
 // Empty reports whether the patch changes nothing.
 func (p *PodPatch) Empty() bool {
 	return len(p.Labels)+len(p.AddFinalizers)+len(p.RemoveFinalizers) == 0 &&
-		p.Drain == nil && !p.DropDrain && p.TakenBack == nil && p.Registrations == nil && p.Asked == nil && p.Condition == nil
+		p.Drain == nil && !p.DropDrain && p.TakenBack == nil && p.Registrations == nil && p.Asked == nil && p.Condition == nil &&
+		p.cost == nil
 }

@@ -29,6 +29,8 @@ type presence struct {
 	// unsettled is why one of them is neither in service nor gone; empty if none is in
 	// between.
 	unsettled string
+	// connections are how many they still have if all of them get no new ones; nil if one does, or nobody counts.
+	connections *int64
 	// inService is the Pod if the target is a Service that Kubernetes lists it in.
 	inService *pod
 	// steered means that Usher can take it out of there.
@@ -66,6 +68,7 @@ func (ix *index) presenceOfEntry(r *registration, t Target, p *pod, listed *list
 	heldBack := ix.heldBack(r, t, p)
 	for _, e := range listed.byPod[p.UID] {
 		if e.Owner.Registration == r.Name && (!heldBack || inService(e)) {
+			found.connections = connected(found, e)
 			found.listed, found.unsettled = true, cmp.Or(found.unsettled, e.Unsettled)
 		}
 		found.current = found.current || lacks == "" && want.Same(*e)
@@ -75,6 +78,17 @@ func (ix *index) presenceOfEntry(r *registration, t Target, p *pod, listed *list
 		found.reason = ix.obstacle(r, t, p, listed.byID[want.ID])
 	}
 	return found
+}
+
+// connected adds the connections of an entry to those that were found before; nil if not all are counted.
+func connected(found presence, e *registry.Entry) *int64 {
+	switch {
+	case e.Connections == nil, found.listed && found.connections == nil:
+		return nil
+	case !found.listed:
+		return new(int64(*e.Connections))
+	}
+	return new(*found.connections + int64(*e.Connections))
 }
 
 // obstacle is why an entry is not current; have is the one with its ID, nil if there is none.

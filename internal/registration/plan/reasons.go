@@ -154,4 +154,6 @@ const (
 	// ReasonInstanceInvalid: a Pod has a weight, a tag or metadata that cannot be
 	// used; it is the reason of the event about the Pod as well.
 	ReasonInstanceInvalid = "InstanceInvalid"
+	// ReasonOrdered: all Pods in service say how much is under way, for the order of a scale-in.
+	ReasonOrdered = "Ordered"
 )

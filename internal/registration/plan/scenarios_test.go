@@ -299,8 +299,13 @@ var podWords = map[string]func(b *podBuilder, value string){
 	"deregistered": func(b *podBuilder, _ string) { b.condition(usherv1alpha1.ConditionRegistered, corev1.ConditionFalse) },
 	"held":         func(b *podBuilder, _ string) { b.listed().Weight = 0 },
 	"unsettled":    func(b *podBuilder, _ string) { b.listed().Unsettled = inFlight },
-	"noMetadata":   func(b *podBuilder, _ string) { b.listed().NoMetadata = true },
-	"terminating":  func(b *podBuilder, value string) { b.terminating(scenariotest.Duration(value)) },
+	// open is how many connections its entry still has, which gets no new ones.
+	"open": func(b *podBuilder, n string) {
+		e := b.listed()
+		e.Weight, e.Unsettled, e.Connections = 0, "it waits for "+n+" sessions", new(int32(scenariotest.Number(n)))
+	},
+	"noMetadata":  func(b *podBuilder, _ string) { b.listed().NoMetadata = true },
+	"terminating": func(b *podBuilder, value string) { b.terminating(scenariotest.Duration(value)) },
 	// refused is "KEYS WAIT": the API server refused them, and the next attempt is after so long.
 	"refused": func(b *podBuilder, value string) {
 		keys, wait, _ := strings.Cut(value, " ")
@@ -310,6 +315,11 @@ var podWords = map[string]func(b *podBuilder, value string){
 	// ownedBy has an owner of that name.
 	"ownedBy": func(b *podBuilder, name string) {
 		b.pod.OwnerReferences = []metav1.OwnerReference{{Kind: "any", Name: name, UID: types.UID("uid-" + name), Controller: new(true)}}
+	},
+	"cost": func(b *podBuilder, cost string) { b.annotation(corev1.PodDeletionCost, cost) },
+	// by has a controller of that kind.
+	"by": func(b *podBuilder, kind string) {
+		b.pod.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "owner", UID: "uid-owner", Controller: new(true)}}
 	},
 	"orphaned": func(b *podBuilder, _ string) { b.pod.OwnerReferences = nil },
 	"on":       func(b *podBuilder, node string) { b.pod.Spec.NodeName = node },
@@ -399,6 +409,12 @@ var podWords = map[string]func(b *podBuilder, value string){
 		for _, r := range b.f.Registrations {
 			b.f.Answers[AskKey{b.pod.UID, r.Name}] = answer
 		}
+	},
+	// costs is the deletion cost that Usher has written to the Pod some time ago, as "3 40s"; "cost" is anybody's.
+	"costs": func(b *podBuilder, value string) {
+		class, at, _ := strings.Cut(value, " ")
+		b.annotation(usherv1alpha1.AnnotationScaleIn, string(encode.JSON(Cost{Class: scenariotest.Number(class), At: ago(at)})))
+		b.annotation(corev1.PodDeletionCost, class)
 	},
 	"drain": func(b *podBuilder, value string) {
 		words := strings.Fields(value)
@@ -550,6 +566,7 @@ var registryWords = map[string]func(b registryBuilder, value string){
 	"missing":   func(b registryBuilder, _ string) { delete(b.f.Registries, b.name) },
 	"denied":    func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Denied = true }) },
 	"leaving":   func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Leaving = true }) },
+	"counts":    func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.Counts = true }) },
 	"holdsBack": func(b registryBuilder, _ string) { b.state(func(s *RegistryState) { s.HoldsBack = true }) },
 	"away": func(b registryBuilder, why string) {
 		b.state(func(s *RegistryState) { s.Err = registry.Transient(errors.New(why)) })

@@ -46,6 +46,8 @@ type RegistryState struct {
 	Follows bool
 	// Overrides means that entries which applications write can be taken out of service there.
 	Overrides bool
+	// Counts means that entries on their way out say how many connections they still have.
+	Counts bool
 	// Label is the label by which Pods enter and leave the Services of a gated Registry; zero if it is
 	// the readiness gate.
 	Label ServiceLabel

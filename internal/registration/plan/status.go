@@ -47,6 +47,11 @@ func Status(o Outcome, registries map[string]RegistryState, now time.Time) usher
 	set(waitingCondition(o))
 	set(matchedCondition(o))
 	set(validCondition(o))
+	if condition := scaleInCondition(o); condition.Type != "" {
+		set(condition)
+	} else {
+		meta.RemoveStatusCondition(&next.Conditions, usherv1alpha1.ConditionScaleInOrdered)
+	}
 	return next
 }
 
@@ -174,6 +179,19 @@ func validCondition(o Outcome) metav1.Condition {
 			joinMessages(o.InvalidValues, func(v InvalidValue) string { return "Pod " + v.Pod.Name + ": " + v.Message }))
 	}
 	return conditionOf(usherv1alpha1.ConditionInstancesValid, metav1.ConditionTrue, ReasonValid, "All values that are taken from Pods can be used.")
+}
+
+// scaleInCondition names Pods that cannot be ordered for a scale-in; the zero value if nobody wants that.
+func scaleInCondition(o Outcome) metav1.Condition {
+	switch {
+	case o.Registration.Spec.ScaleInOrder == "":
+		return metav1.Condition{}
+	case len(o.Silent) > 0:
+		return conditionOf(usherv1alpha1.ConditionScaleInOrdered, metav1.ConditionFalse, string(ReasonUnderWayUnknown),
+			"Pods count as busy that do not say how much is under way: "+joinMessages(o.Silent, SilentPod.String))
+	}
+	return conditionOf(usherv1alpha1.ConditionScaleInOrdered, metav1.ConditionTrue, ReasonOrdered,
+		"All Pods in service that have been asked say how much is under way.")
 }
 
 func joinMessages[T any](all []T, message func(T) string) string {

@@ -45,6 +45,9 @@ type Ask struct {
 	For time.Duration
 	// Checks have to agree.
 	Checks []Check
+	// Serves means that it is in service, and asked for the order of a scale-in; Every is how often it is asked then.
+	Serves bool
+	Every  time.Duration
 }
 
 // AskKey is the Pod, by its UID, and on whose behalf it is asked.
@@ -109,7 +112,7 @@ func (ix *index) askFor(p *pod, h hook, record *Record, v *verdict) {
 			if record.Free.IsZero() {
 				record.Free = ix.Now.UTC()
 			}
-			ix.awaitIdleFor(r.Registration, until, p, h, record, v)
+			ix.awaitIdleFor(r, until, p, h, record, v)
 		}
 	}
 }
@@ -121,8 +124,43 @@ func ended(pod *corev1.Pod) bool {
 
 // awaitIdleFor holds a Pod on behalf of one Registration. Whether it waits or not, the Pod is asked until it has gone.
 func (ix *index) awaitIdleFor(
-	r *usherv1alpha1.Registration, until *usherv1alpha1.Until, p *pod, h hook, record *Record, v *verdict,
+	r *registration, until *usherv1alpha1.Until, p *pod, h hook, record *Record, v *verdict,
 ) {
+	end, policy := untilEnd(r.Registration, h.gate, record.Free)
+	base := Waiting{
+		Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Free, Overdue: !ix.Now.Before(end),
+	}
+	waits, underWay := ix.busyBy(r, until, p, base, v)
+	if len(waits) == 0 {
+		return
+	}
+	if base.Overdue && policy == usherv1alpha1.DeadlineProceed {
+		for _, w := range waits {
+			v.busy = append(v.busy, busyPod{r.Name, w.Message})
+			if w.Registry != "" {
+				v.forced = append(v.forced, w.Registry)
+			}
+		}
+		return
+	}
+	if !base.Overdue {
+		v.next = list.Earliest(v.next, end)
+	}
+	record.Open, record.UnderWay = true, Answer{UnderWay: underWay}.more(record.UnderWay)
+	v.waiting = append(v.waiting, waits...)
+}
+
+// busyBy is what a Pod waits for on behalf of one Registration, that nobody calls since base.Since: for its own answers
+// and for registries that count connections. It has the Pod asked.
+func (ix *index) busyBy(
+	r *registration, until *usherv1alpha1.Until, p *pod, base Waiting, v *verdict,
+) (waits []Waiting, underWay *int64) {
+	if until.Connections != nil {
+		waits, underWay = ix.connected(r, p, base)
+	}
+	if until.HTTP == nil && len(until.Metrics) == 0 {
+		return waits, underWay
+	}
 	ask := Ask{AskKey: AskKey{p.uid, r.Name}, For: DurationOf(until.For, DefaultUntilFor)}
 	checks, problem := checksOf(p.Pod, until)
 	answer := Answer{At: ix.Now}
@@ -132,23 +170,69 @@ func (ix *index) awaitIdleFor(
 		ask.Checks = checks
 		v.asks, answer = append(v.asks, ask), ix.Answers[ask.AskKey]
 	}
-	if answer.idle(ask.For, record.Free, ix.Now) {
-		return
+	if !answer.idle(ask.For, base.Since, ix.Now) {
+		waits = append(waits, answer.explain(base, ask.For, ix.Now))
 	}
-	end, policy := untilEnd(r, h.gate, record.Free)
-	wait := Waiting{
-		Registration: r.Name, Pod: p.Name, Gate: h.gate, Key: h.key.name, Since: record.Free, Overdue: !ix.Now.Before(end),
+	return waits, answer.fresh(ix.Now).more(underWay)
+}
+
+// countsAt reports whether a wait for connections to end there is one of drain.until.
+func (ix *index) countsAt(r *registration, t Target) bool {
+	until := r.Spec.Drain.Until
+	return until != nil && until.Connections != nil && ix.Registries[t.Registry].Counts
+}
+
+// leavesToUntil reports whether no caller chooses the Pod any more that a target still lists: the registry counts the
+// connections that are left, and drain.until waits for their end. It waits as well if the registry does not answer any more.
+func (ix *index) leavesToUntil(r *registration, t Target, found presence, record *Record) bool {
+	if !ix.countsAt(r, t) {
+		return false
 	}
-	wait = answer.explain(wait, ask.For, ix.Now)
-	if wait.Overdue && policy == usherv1alpha1.DeadlineProceed {
-		v.busy = append(v.busy, busyPod{r.Name, wait.Message})
-		return
+	_, left := record.Gone[recordKey(r.Name, t)]
+	return found.connections != nil || found.err != nil && left
+}
+
+// connected are the registries that still count connections to the Pod, and how many. One that does not answer, or lists
+// the Pod as before, counts as one that does: nobody knows.
+func (ix *index) connected(r *registration, p *pod, base Waiting) (waits []Waiting, n *int64) {
+	var counted bool
+	for _, t := range r.targets() {
+		base.Registry = t.Registry
+		if !ix.countsAt(r, t) {
+			continue
+		}
+		counted = true
+		found := ix.presence(r, t, p)
+		switch {
+		case found.absent, found.err == nil && !found.listed:
+		case found.err != nil:
+			waits = append(waits, base.because(ReasonUnderWayUnknown,
+				fmt.Sprintf("it counts as busy: Registry %s: %v", t.Registry, found.err)))
+		case found.connections == nil:
+			waits = append(waits, base.stillListed(found))
+		default:
+			waits = append(waits, base.because(ReasonUnderWay, fmt.Sprintf("Registry %s: %s", t.Registry, found.unsettled)))
+			n = Answer{UnderWay: found.connections}.more(n)
+		}
 	}
-	if !wait.Overdue {
-		v.next = list.Earliest(v.next, end)
+	if !counted {
+		base.Registry = ""
+		waits = append(waits, base.because(ReasonUnderWayUnknown, "it counts as busy: "+nobodyCounts))
 	}
-	record.Open, record.UnderWay = true, answer.fresh(ix.Now).more(record.UnderWay)
-	v.waiting = append(v.waiting, wait)
+	return waits, n
+}
+
+// nobodyCounts is what is wrong with a Registration that waits for connections which no registry of it counts.
+const nobodyCounts = "no Registry of spec.registries counts connections: use one of the kind haproxy, or take " +
+	"spec.drain.until.connections out"
+
+// uncounted is that problem; none if a registry counts.
+func (ix *index) uncounted(r *registration) []Waiting {
+	until := r.Spec.Drain.Until
+	if until == nil || until.Connections == nil || slices.ContainsFunc(r.current, func(t Target) bool { return ix.countsAt(r, t) }) {
+		return nil
+	}
+	return []Waiting{{Registration: r.Name, Reason: ReasonRegistryUnsuited, Message: nobodyCounts}}
 }
 
 // untilTimeout is how long a Registration lets Pods stay busy; 0 if it does not ask them.

@@ -108,6 +108,9 @@ type Entry struct {
 	// service; a wanted entry's is always empty. Another Remove takes out an unsettled
 	// entry once it can go; a Put brings it back.
 	Unsettled string `json:"unsettled,omitempty"`
+	// Connections is how many connections an unsettled entry still has that gets no new ones; nil for every other entry,
+	// and if the registry does not count.
+	Connections *int32 `json:"-"`
 	// Hidden tells users why a listed entry of weight 0 gets no callers, if Usher did not write it.
 	Hidden string `json:"hidden,omitempty"`
 	// Override means that a TakeOut keeps callers from the entry, whatever its application says of itself. A

@@ -22,7 +22,7 @@ import (
 func main() { stage.Main("measure", false, command) }
 
 func command(flags *flag.FlagSet) func(context.Context) error {
-	o, registries, markdown, check := bench.Options{Out: os.Stdout}, "", "", false
+	o, registries, markdown, asked := bench.Options{Out: os.Stdout}, "", "", check("")
 	flags.Func("sizes", "comma-separated `numbers` of Pods to measure with; default 100,2000, with -registries 200,5000, with -guard, -restart, -latency or -image 2000", list(&o.Sizes, strconv.Atoi))
 	flags.StringVar(&registries, "registries", "", "measure the hook operator, with these `kinds` of registries: etcd, consul, or both with a comma")
 	flags.BoolVar(&o.Guard, "guard", false, "measure what the guard costs deletions of Pods that it does not know, and how long a Deployment takes with it")
@@ -31,17 +31,17 @@ func command(flags *flag.FlagSet) func(context.Context) error {
 	flags.DurationVar(&o.Pull, "image", 0, "measure only updates in place, to images that nodes pull for that long")
 	flags.IntVar(&o.Sets, "sets", 0, "measure only updates in place: of a `number` of CloneSets of 5 Pods at once, of one of as many Pods, and of a small one beside it")
 	flags.StringVar(&markdown, "markdown", "", "`file` that gets the tables for a document")
-	flags.BoolVar(&check, "check", false, "end with exit code 1 if a goal is missed")
+	flags.Var(&asked, "check", "end with exit code 1 if a goal is missed or a number is out of its range; -check=ranges: only for the ranges (test/bench/ranges.yaml)")
 	return func(ctx context.Context) error {
 		if err := complete(&o, registries); err != nil {
 			return err
 		}
-		return run(ctx, o, markdown, check)
+		return run(ctx, o, markdown, asked)
 	}
 }
 
 // run measures, and writes the tables into the file markdown if that is set.
-func run(ctx context.Context, o bench.Options, markdown string, check bool) error {
+func run(ctx context.Context, o bench.Options, markdown string, asked check) error {
 	if markdown != "" {
 		// Whether the file can be written must be known before the measurement.
 		if err := os.WriteFile(markdown, nil, 0o644); err != nil {
@@ -52,8 +52,50 @@ func run(ctx context.Context, o bench.Options, markdown string, check bool) erro
 	if report != nil && markdown != "" {
 		err = errors.Join(err, os.WriteFile(markdown, []byte(report.Markdown()), 0o644))
 	}
-	if err == nil && check && report.Missed() {
-		err = errors.New("a goal is missed: see the lines above")
+	if err == nil {
+		err = asked.missed(report)
+	}
+	return err
+}
+
+// check is the flag of that name: empty, all or ranges.
+type check string
+
+const (
+	checkAll    check = "all"
+	checkRanges check = "ranges"
+)
+
+// String implements flag.Value.
+func (c *check) String() string { return string(*c) }
+
+// IsBoolFlag lets people leave out the value.
+func (c *check) IsBoolFlag() bool { return true }
+
+// Set implements flag.Value.
+func (c *check) Set(text string) error {
+	switch check(text) {
+	case "true", checkAll:
+		*c = checkAll
+	case checkRanges:
+		*c = checkRanges
+	default:
+		return fmt.Errorf("%q is none: give -check, or -check=%s", text, checkRanges)
+	}
+	return nil
+}
+
+// missed returns an error if the report misses what was asked for.
+func (c *check) missed(report *bench.Report) error {
+	missed, err := false, error(nil)
+	switch *c {
+	case checkAll:
+		missed = report.Missed()
+	case checkRanges:
+		missed, err = report.OutOfRange()
+	}
+	if missed {
+		err = errors.New("a goal is missed, or a number is out of its range: see the lines above")
 	}
 	return err
 }

@@ -7,6 +7,8 @@
 //
 //	GET /                who answers: version, Pod, process
 //	GET /slow?d=1500ms   the same after that time (at most a minute)
+//	GET /stream?d=30s    a line every 100 ms for so long, and "end"
+//	GET /metrics         streams_active: how many streams are under way
 //	GET /readyz          200 once it serves
 //
 // As in many applications, SIGTERM ends it at once and cuts requests in flight: their
@@ -97,9 +99,8 @@ func routes(who answer) http.Handler {
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { reply(w) })
 	mux.HandleFunc("GET /readyz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /slow", func(w http.ResponseWriter, r *http.Request) {
-		duration, err := time.ParseDuration(r.URL.Query().Get("d"))
-		if err != nil || duration < 0 || duration > slowest {
-			http.Error(w, fmt.Sprintf("d: give a duration of up to %s, such as 1500ms", slowest), http.StatusBadRequest)
+		duration, ok := span(w, r)
+		if !ok {
 			return
 		}
 		fmt.Println("a request that takes", duration)
@@ -109,5 +110,8 @@ func routes(who answer) http.Handler {
 		case <-r.Context().Done():
 		}
 	})
+	all := &streams{}
+	mux.HandleFunc("GET /stream", all.stream)
+	mux.HandleFunc("GET /metrics", all.metrics)
 	return mux
 }

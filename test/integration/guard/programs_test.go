@@ -11,6 +11,9 @@ import (
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -23,8 +26,8 @@ type servers struct {
 	inPods
 
 	mu sync.Mutex
-	// says is what the Pods of a namespace answer: a number of requests that are under way, or nothing. asked is how
-	// often they were.
+	// says is what the Pods of a namespace answer, or the Pod of an address: a number of requests that are under way, or
+	// nothing. asked is how often those of a namespace were asked.
 	says  map[string]string
 	asked map[string]int
 }
@@ -48,6 +51,9 @@ func (p *inPods) dial(ctx context.Context, network, _ string) (net.Conn, error) 
 func (p *servers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	namespace := strings.TrimPrefix(r.URL.Path, "/")
 	n := p.underWay(namespace, 1)
+	if one, _, err := net.SplitHostPort(r.Host); err == nil && p.underWay(one, 0) != "" {
+		n = p.underWay(one, 0)
+	}
 	if n == "nothing" {
 		<-r.Context().Done()
 		return
@@ -94,6 +100,14 @@ var underWay = []scenariotest.Word[*story]{
 		Does: "has N requests under way in each Pod from now on, or has Pods that do not answer when they are asked; a story " +
 			"fails if a Pod ends meanwhile",
 		Run: func(s *story, n string) { programs.say(s.Namespace, strings.TrimSuffix(n, " said")) }},
+	{Name: "under way in", Args: "POD N",
+		Does: "has N requests under way in a Pod from now on, whatever is in the others; nobody sees whether it ends meanwhile",
+		Run: func(s *story, rest string) {
+			name, n, _ := strings.Cut(rest, " ")
+			pod := &corev1.Pod{}
+			s.Must(s.Get(s.Context(), types.NamespacedName{Namespace: s.Namespace, Name: name}, pod))
+			programs.say(pod.Status.PodIP, n)
+		}},
 	{Name: "asked", Args: "N times", Does: "waits until the Pods were asked N times more whether requests are under way",
 		Run: func(s *story, n string) {
 			want := programs.times(s.Namespace) + scenariotest.Number(strings.TrimSuffix(n, " times"))

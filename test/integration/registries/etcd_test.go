@@ -63,7 +63,7 @@ func TestEtcdConformance(t *testing.T) {
 					Seed: func(t *testing.T, service, id string) {
 						checktest.Must(server.Client.Put(registrytest.Bounded(t), places[layout]+service+"/"+id, value))(t)
 					},
-					Break: server.Kill, Mend: server.Restart,
+					Break: server.Kill, Mend: server.Restart, Atomic: true,
 				}
 			})
 		})

@@ -41,6 +41,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/elb"
+	"github.com/usher-dev/usher/internal/registration/registry/registrytest/neg"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/clouds"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
@@ -61,13 +62,18 @@ const (
 	lag = 250 * time.Millisecond
 )
 
-// fakeTimes are those of the fake load balancer.
-var fakeTimes = elb.Times{Registration: 200 * time.Millisecond, Checks: 300 * time.Millisecond, Delay: 2 * time.Second}
+// The times of the fake load balancers. A Network Load Balancer takes longer to let a target go.
+var (
+	fakeTimes = elb.Times{Registration: 200 * time.Millisecond, Checks: 300 * time.Millisecond, Delay: 2 * time.Second}
+	nlbTimes  = elb.Times{Registration: 500 * time.Millisecond, Checks: 500 * time.Millisecond, Delay: 4 * time.Second}
+	negTimes  = neg.Times{Attach: 200 * time.Millisecond, Checks: 300 * time.Millisecond, Drain: 2 * time.Second}
+)
 
 // world is a cluster whose Pods serve, and whose Services have load balancers.
 type world struct {
 	*scene.Plane
-	fake      *elb.Server
+	fake, nlb *elb.Server
+	neg       *neg.Server
 	ministack *ministack
 }
 
@@ -78,23 +84,27 @@ var requests = flag.Int("requests", 0, "how many `requests` each part of TestTra
 type way string
 
 const (
-	labelAndGroup way = "label and awsTargetGroup"
+	labelAndGroup way = "label and a Registry that follows"
 	managed       way = "awsTargetGroup that Usher manages"
 	gateAlone     way = "gate alone"
 	withoutUsher  way = "without Usher"
 )
 
-// TestTraffic sends requests through load balancers whose controller follows a Service by AWS's rule, while a
+// TestTraffic sends requests through load balancers whose controller follows a Service by AWS's or GKE's rule, while a
 // Deployment is rolled out, scaled in, drained from its node, and loses Pods. One load balancer is ministack, which
-// others have written; it sends real HTTP, and takes targets out at once. The other is the fake, with health checks, a
-// deregistration delay, and new requests for targets that drain. With the label and awsTargetGroup no request is lost,
-// nor where Usher writes the targets itself. With the readiness gate alone, and without Usher, some are: that the test
-// counts them shows that it could.
+// others have written; it sends real HTTP, and takes targets out at once. The others are fakes of an Application and of a
+// Network Load Balancer and of a network endpoint group, with health checks, a deregistration delay, and new requests for
+// targets that drain. With the label and a Registry that follows the load balancer no request is lost, nor where Usher
+// writes the targets itself. With the readiness gate alone, and without Usher, some are: that the test counts them shows
+// that it could.
 func TestTraffic(t *testing.T) {
 	w := newWorld(t)
-	for _, balancer := range []string{"aws.ministack", "aws.fake"} {
+	for _, balancer := range []string{"aws.ministack", "aws.fake", "aws.nlb", "gke.fake"} {
 		t.Run(balancer, func(t *testing.T) {
 			for _, out := range []way{labelAndGroup, managed, gateAlone, withoutUsher} {
+				if out == managed && (balancer == "aws.nlb" || balancer == "gke.fake") {
+					continue // the API is the one of aws.fake, and Usher writes no endpoints of Google Cloud
+				}
 				t.Run(string(out), func(t *testing.T) {
 					lost := w.play(t, balancer, out)
 					if (lost == 0) != (out == labelAndGroup || out == managed) {
@@ -109,8 +119,13 @@ func TestTraffic(t *testing.T) {
 // newWorld starts a control plane with Usher, nodes whose Pods serve, and load balancers with their controller.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{Plane: checktest.Must(scene.New(clustertest.Start(t)))(t), fake: elb.Start(fakeTimes)}
+	w := &world{
+		Plane: checktest.Must(scene.New(clustertest.Start(t)))(t),
+		fake:  elb.Start(fakeTimes), nlb: elb.Start(nlbTimes), neg: neg.Start(negTimes),
+	}
 	t.Cleanup(w.fake.Close)
+	t.Cleanup(w.nlb.Close)
+	t.Cleanup(w.neg.Close)
 	ctx := t.Context()
 	ctrl.SetLogger(logr.Discard())
 	w.impersonate(t)
@@ -125,6 +140,7 @@ func newWorld(t *testing.T) *world {
 	}}))(t)
 	controller := &clouds.Controller{Lag: lag, Balancers: map[string]clouds.Balancer{
 		"aws.fake": clouds.ELB{Server: w.fake, Client: w}, "aws.ministack": w.ministack,
+		"aws.nlb": clouds.ELB{Server: w.nlb, Client: w}, "gke.fake": clouds.NEG{Server: w.neg, Client: w},
 	}}
 	checktest.Must(w.Manage(ctx, w.RESTConfig(), ctrl.Options{}, func(_ context.Context, mgr ctrl.Manager) error { return controller.SetUp(mgr) }))(t)
 	return w
@@ -141,6 +157,7 @@ func (w *world) impersonate(t *testing.T) {
 // game is a Deployment behind a load balancer.
 type game struct {
 	*scene.Scene
+	world    *world
 	balancer clouds.Balancer
 	callers  *traffic.Client
 }
@@ -148,28 +165,22 @@ type game struct {
 // play takes a Deployment through its life under traffic, and returns how many requests were lost.
 func (w *world) play(t *testing.T, balancer string, out way) (lost int) {
 	t.Helper()
-	g := &game{Scene: w.Begin(t)}
-	dataPlane, endpoint := http.Handler(&clouds.DataPlane{Server: w.fake, ARN: elb.ARN(g.Namespace), Late: fakeLate}), w.fake.URL()
-	g.balancer = clouds.ELB{Server: w.fake, Client: w}
-	rate := 100
-	if balancer == "aws.ministack" {
-		dataPlane, endpoint, g.balancer = clouds.Forward(w.ministack.host(), "/_alb/"+g.Namespace), w.ministack.view(t), w.ministack
-		rate = 40
-	}
+	g := &game{Scene: w.Begin(t), world: w}
+	front := w.front(t, balancer, g.Namespace)
+	g.balancer = front.Balancer
 	arn := elb.ARN(g.Namespace)
 	if out == managed && balancer == "aws.ministack" {
 		arn = checktest.Must(w.ministack.make(t.Context(), g.Namespace))(t)
 	}
-	w.fake.Add(elb.ARN(g.Namespace))
-	g.begin(balancer, endpoint, arn, out)
+	g.begin(balancer, front, arn, out)
 	g.serves("0", 4)
 	if out != withoutUsher {
 		g.Has(g.Object(`{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: web}}`), `status: {registered: 4}`)
 	}
-	front := httptest.NewServer(dataPlane)
-	defer front.Close()
+	server := httptest.NewServer(front.Handler)
+	defer server.Close()
 	g.callers = traffic.New(traffic.Options{
-		Source: traffic.Fixed(strings.TrimPrefix(front.URL, "http://")), Rate: rate,
+		Source: traffic.Fixed(strings.TrimPrefix(server.URL, "http://")), Rate: front.rate,
 		SlowMin: 200 * time.Millisecond, SlowMax: time.Second, NewConnections: true,
 	})
 	ctx, stop := context.WithCancel(t.Context())
@@ -181,6 +192,49 @@ func (w *world) play(t *testing.T, balancer string, out way) (lost int) {
 	stop()
 	checktest.NoError(t, <-ended)
 	return g.log(g.callers.Report())
+}
+
+// front is a load balancer: what its controller writes to, what sends requests to its targets, and how Usher asks it.
+type front struct {
+	clouds.Balancer
+	http.Handler
+	// registry is the beginning of the Registry's spec of its kind.
+	registry string
+	// rate is how many requests it gets a second.
+	rate int
+}
+
+// front returns the load balancer of the Service in a namespace.
+func (w *world) front(t *testing.T, name, namespace string) front {
+	t.Helper()
+	ofELB := func(server *elb.Server) front {
+		server.Add(elb.ARN(namespace))
+		return front{
+			Balancer: clouds.ELB{Server: server, Client: w}, Handler: clouds.OfELB(server, elb.ARN(namespace), fakeLate),
+			registry: awsAt(server.URL()), rate: 100,
+		}
+	}
+	switch name {
+	case "aws.fake":
+		return ofELB(w.fake)
+	case "aws.nlb":
+		return ofELB(w.nlb)
+	case "gke.fake":
+		balancer := clouds.NEG{Server: w.neg, Client: w}
+		group := balancer.Group(ktypes.NamespacedName{Namespace: namespace, Name: "web"})
+		return front{
+			Balancer: balancer, Handler: clouds.OfNEG(w.neg, group, fakeLate), rate: 100,
+			registry: fmt.Sprintf(`gcpNEG: {project: shop-prod-1, endpoint: "%s", `, w.neg.URL()),
+		}
+	}
+	w.fake.Add(elb.ARN(namespace))
+	return front{
+		Balancer: w.ministack, Handler: clouds.Forward(w.ministack.host(), "/_alb/"+namespace), registry: awsAt(w.ministack.view(t)), rate: 40,
+	}
+}
+
+func awsAt(endpoint string) string {
+	return fmt.Sprintf(`awsTargetGroup: {region: eu-west-1, endpoint: "%s", `, endpoint)
 }
 
 // log prints what was sent and lost during each kind of change, and returns how many were lost.
@@ -200,7 +254,7 @@ func (g *game) log(report traffic.Report) (lost int) {
 }
 
 // begin creates the Deployment and what it needs.
-func (g *game) begin(balancer, endpoint, arn string, out way) {
+func (g *game) begin(balancer string, front front, arn string, out way) {
 	selector, registries, gates := "{app: web}", "[service]", "[]"
 	labels, manages, port := "app: web", "", "null"
 	switch out {
@@ -217,10 +271,11 @@ func (g *game) begin(balancer, endpoint, arn string, out way) {
 	case withoutUsher:
 	}
 	for _, text := range []string{
-		`{apiVersion: v1, kind: Secret, metadata: {name: aws}, stringData: {aws_access_key_id: me, aws_secret_access_key: secret}}`,
+		`{apiVersion: v1, kind: Secret, metadata: {name: aws}, stringData: {aws_access_key_id: me, aws_secret_access_key: secret, ` +
+			`key.json: '` + neg.Key(g.world.neg.URL()) + `'}}`,
 		fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: "labels-%s"}, spec: {service: {label: {}}}}`, g.Namespace),
-		fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: "aws-%[1]s"}, spec: {insecure: true, awsTargetGroup: `+
-			`{region: eu-west-1, endpoint: "%[2]s", %[3]scredentialsSecret: {namespace: "%[1]s", name: aws}}}}`, g.Namespace, endpoint, manages),
+		fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: "aws-%[1]s"}, spec: {insecure: true, `+
+			`%[2]s%[3]scredentialsSecret: {namespace: "%[1]s", name: aws}}}}`, g.Namespace, front.registry, manages),
 		fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: web}, spec: {selector: {matchLabels: {app: web}}, `+
 			`registries: %s, instance: {service: web, port: %s}, drain: {propagation: 1s}}}`, registries, port),
 		fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: web, labels: {%s: %s}}, spec: {clusterIP: None, selector: %s, `+

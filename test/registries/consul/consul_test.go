@@ -29,6 +29,7 @@ func TestConformance(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		s.empty(t)
 		return registrytest.Fixture{
+			Atomic:    true,
 			Connector: s.connect(t, datacenter, nil),
 			HoldsBack: true,
 			Seed: func(t *testing.T, service, id string) {

@@ -110,12 +110,12 @@ func TestDrainWaitsForSessions(t *testing.T) {
 
 	have := registrytest.Find(registrytest.Remove(t, c, leaver.Entry), leaver.Entry.ID)
 	want := fmt.Sprintf("it waits for 2 sessions on HAProxy 127.0.0.1:%d", p.api)
-	if have == nil || have.Unsettled != want {
+	if have == nil || have.Unsettled != want || have.Connections == nil || *have.Connections != 2 {
 		t.Fatalf("the entry is %+v, want it listed: %s", have, want)
 	}
 	// It comes back, and is drained again.
 	have = registrytest.Find(registrytest.Put(t, c, leaver.Entry), leaver.Entry.ID)
-	if have == nil || have.Unsettled != "" {
+	if have == nil || have.Unsettled != "" || have.Connections != nil {
 		t.Fatalf("the entry that was put back is %+v", have)
 	}
 	registrytest.Remove(t, c, leaver.Entry)

@@ -3,7 +3,6 @@
 package zookeeper_test
 
 import (
-	"bufio"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
@@ -12,12 +11,9 @@ import (
 	"log"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,6 +47,7 @@ func TestConformance(t *testing.T) {
 			registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 				empty(t, admin, "/"+paths[layout])
 				return registrytest.Fixture{
+					Atomic:    true,
 					Connector: s.connect(t, layout, nil),
 					Seed:      seed,
 					Break:     s.Kill, Mend: s.Restart, Hang: s.Hang, Resume: s.Resume,
@@ -207,42 +204,11 @@ func TestFolderThatVanishes(t *testing.T) {
 // arrived.
 const dubboDelay = 5 * time.Second
 
-// lifetime bounds the life of a caller.
-const lifetime = 15 * time.Minute
-
-// caller runs the directory's Consumer.java, which finds instances with the library in
-// the directory's pom.xml, and returns what it knows: the address of each instance, and
-// more after a bar.
+// caller runs the directory's Consumer.java, and returns what it knows: the address of each instance, and more after a
+// bar.
 func caller(t *testing.T, folder string, args ...string) func() []string {
 	t.Helper()
-	// It outlives the test's context, in order to end by itself.
-	running, kill := context.WithTimeout(context.WithoutCancel(t.Context()), lifetime)
-	t.Cleanup(kill)
-	cmd := exec.CommandContext(running, "java", slices.Concat([]string{"-Xmx128m"}, servers.Java(t, folder, folder), args)...)
-	stdin := checktest.Must(cmd.StdinPipe())(t)
-	stdout := checktest.Must(cmd.StdoutPipe())(t)
-	complaints := &strings.Builder{}
-	cmd.Stderr = complaints
-	checktest.NoError(t, cmd.Start())
-	var known atomic.Pointer[[]string]
-	known.Store(&[]string{})
-	var reader sync.WaitGroup
-	reader.Go(func() {
-		for lines := bufio.NewScanner(stdout); lines.Scan(); {
-			if text, ok := strings.CutPrefix(lines.Text(), "instances"); ok {
-				instances := strings.Fields(text)
-				known.Store(&instances)
-			}
-		}
-	})
-	t.Cleanup(func() {
-		_ = stdin.Close()
-		reader.Wait()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the caller ended: %v\n%s", err, complaints)
-		}
-	})
-	return func() []string { return *known.Load() }
+	return servers.Call(t, folder, folder, args...).Known
 }
 
 // addresses drops what follows the bar.

@@ -482,6 +482,7 @@ func (s *simulation) passOver(which string) {
 	case err != nil:
 		s.log("  pass: %v", err)
 	case current:
+		s.notePass()
 		s.judgeLabels()
 	}
 }

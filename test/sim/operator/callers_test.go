@@ -229,7 +229,10 @@ func (s *simulation) surplus() int {
 // scaleIn has the ReplicaSet delete the Pods that it does not want. It asks again when something changes,
 // but not where it has stopped.
 func (s *simulation) scaleIn() {
-	for _, pod := range s.replicas()[:max(s.surplus(), 0)] {
+	pods := s.replicas()
+	surplus := max(s.surplus(), 0)
+	s.judgeChoice(pods[:surplus], pods[surplus:])
+	for _, pod := range pods[:surplus] {
 		if !s.stopped[pod.UID] {
 			s.ask(actorReplicaSet, pod, false, 0)
 		}

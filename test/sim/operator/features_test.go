@@ -77,6 +77,8 @@ type features struct {
 	asks bool
 	// until has Pods asked until nothing is under way there.
 	until bool
+	// idleFirst has the idle scaled in first.
+	idleFirst bool
 	// hurries has somebody delete Pods with a shorter grace period than their own.
 	hurries bool
 	// notices has a node of some Pods say that it goes, twice and late, and stay after all.
@@ -108,6 +110,7 @@ func drawFeatures(seed uint64) features {
 	f.stands = seed%5 == 0
 	f.hurries = f.guard && seed%10 == 7
 	f.until = seed%5 == 1 || seed%5 == 3
+	f.idleFirst = f.until && f.guard && seed%10 == 3
 	f.misspells = f.service && seed%3 > 0
 	f.labelled = f.service && seed%7 < 3
 	f.follower = f.labelled && seed%2 == 0
@@ -165,6 +168,9 @@ func (f features) register(spec *usher.RegistrationSpec) {
 	}
 	f.byApplications(spec)
 	spec.Drain.Until = f.untilIdle()
+	if f.idleFirst {
+		spec.ScaleInOrder = usher.ScaleInIdleFirst
+	}
 	if f.blocks {
 		spec.Drain.OnDeadline = usher.DeadlineBlock
 	}

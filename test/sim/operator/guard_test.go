@@ -415,7 +415,7 @@ func (s *simulation) unasked(pod *corev1.Pod) string {
 		return err.Error()
 	case request != nil && !request.Named:
 		return "it is out of service for a deletion that never came"
-	case pod.Annotations[corev1.PodDeletionCost] != s.guardian.costs[pod.UID]:
+	case pod.Annotations[corev1.PodDeletionCost] != s.guardian.costs[pod.UID] && (s.guardian.costs[pod.UID] != "" || plan.CostOf(pod) == nil):
 		return "its deletion cost is not what its user has set"
 	}
 	return ""

@@ -91,6 +91,7 @@ func (s *simulation) judge(c *model.Commit) {
 	if drained(after) && !drained(before) && !s.follows(after) {
 		s.guardian.unfollowed[after.UID] = true
 	}
+	s.judgeCost(before, after)
 	s.noteKnown(before, after)
 	s.judgeGate(before, after)
 	s.judgeJoined(before, after)

@@ -120,6 +120,34 @@ var premises = map[string]func(p *premise, value string){
 		}
 	}),
 	"until": func(p *premise, _ string) { p.features.until = true },
+	"idleFirst": func(p *premise, _ string) {
+		p.features.until, p.features.guard, p.features.idleFirst = true, true, true
+	},
+	// costsNothing writes the cost of an idle Pod, whatever is under way.
+	"costsNothing": ofAnnotations(func(annotations map[string]any) {
+		if text, _ := annotations[usher.AnnotationScaleIn].(string); text != "" {
+			annotations[usher.AnnotationScaleIn] = string(encode.JSON(plan.Cost{At: epoch}))
+			annotations[corev1.PodDeletionCost] = "0"
+		}
+	}),
+	// overlooksCosts does not see what users have set, leavesCosts takes nothing away, and writesOften forgets when it has
+	// written a cost.
+	"overlooksCosts": ofPods(func(pod *corev1.Pod) {
+		if plan.CostOf(pod) == nil && pod.Annotations[corev1.PodDeletionCost] != plan.DeletionCost {
+			delete(pod.Annotations, corev1.PodDeletionCost)
+		}
+	}),
+	"leavesCosts": ofAnnotations(func(annotations map[string]any) {
+		if text, there := annotations[usher.AnnotationScaleIn]; there && text == nil {
+			delete(annotations, usher.AnnotationScaleIn)
+			delete(annotations, corev1.PodDeletionCost)
+		}
+	}),
+	"writesOften": ofPods(func(pod *corev1.Pod) {
+		if cost := plan.CostOf(pod); cost != nil {
+			pod.Annotations[usher.AnnotationScaleIn] = string(encode.JSON(plan.Cost{Class: cost.Class, At: epoch}))
+		}
+	}),
 	// takesSilenceForIdle and takesRestsForEnds are about what Pods answer.
 	"takesSilenceForIdle": func(p *premise, _ string) {
 		p.defects.believes = func(answer *plan.Answer) {

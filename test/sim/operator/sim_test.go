@@ -135,6 +135,8 @@ type simulation struct {
 	asker           *asker
 	calm            bool
 	waited, tooLong int
+	// chosen counts the scale-ins for which the operator knew who is busy.
+	chosen int
 }
 
 func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulation {
@@ -281,8 +283,13 @@ func (s *simulation) settle() {
 		s.changeMind()
 	}
 	s.withdrawAll()
+	s.rounds(60)
+}
+
+// rounds let everybody take a step, and then three seconds pass, so often.
+func (s *simulation) rounds(n int) {
 	wanted := 0 // for how many rounds the ReplicaSet has wanted all its Pods
-	for range 60 {
+	for range n {
 		s.collect()
 		s.scaleIn()
 		s.coordinate()
@@ -337,6 +344,10 @@ func (s *simulation) run(steps int) {
 		}
 		s.checkSettled()
 		s.checkQuiet()
+		if s.features.idleFirst {
+			s.checkOrder()
+			s.checkCostsGo()
+		}
 	}
 }
 
@@ -344,14 +355,14 @@ func (s *simulation) run(steps int) {
 // all that happened.
 func TestSimulation(t *testing.T) {
 	const steps = 300
-	var released, finished, told, asked, tooLong, handed atomic.Int64
+	var released, finished, told, asked, tooLong, chosen, handed atomic.Int64
 	t.Cleanup(func() { // when all seeds have run
-		t.Logf("%d hooks were released, %d drained Pods deleted, %d handed on, %d waits told, and %d Pods let go that were asked, %d at the timeout",
-			released.Load(), finished.Load(), handed.Load(), told.Load(), asked.Load(), tooLong.Load())
+		t.Logf("%d hooks were released, %d drained Pods deleted, %d handed on, %d waits told, and %d Pods let go that were asked, %d at the timeout; %d scale-ins with a known order",
+			released.Load(), finished.Load(), handed.Load(), told.Load(), asked.Load(), tooLong.Load(), chosen.Load())
 		all := int64(*seeds)
 		const enough = 100 // of fewer seeds, chance may leave one of these out
-		if !t.Failed() && all >= enough && (released.Load() < all/2 || finished.Load() < all/8 || told.Load() < all/10 || asked.Load() < all/10 || tooLong.Load() < all/200 || handed.Load() < all/20) {
-			t.Errorf("%d seeds released too few hooks, deleted or handed on too few drained Pods, told too few waits, or asked too few Pods: the simulation proves too little", all)
+		if !t.Failed() && all >= enough && (released.Load() < all/2 || finished.Load() < all/8 || told.Load() < all/10 || asked.Load() < all/10 || tooLong.Load() < all/200 || chosen.Load() < all/100 || handed.Load() < all/20) {
+			t.Errorf("%d seeds released too few hooks, deleted or handed on too few drained Pods, told too few waits, asked too few Pods, or scaled in too few: the simulation proves too little", all)
 		}
 	})
 	for seed := *first; seed < *first+*seeds; seed++ {
@@ -365,6 +376,7 @@ func TestSimulation(t *testing.T) {
 			asked.Add(int64(s.waited))
 			tooLong.Add(int64(s.tooLong))
 			handed.Add(int64(s.handed))
+			chosen.Add(int64(s.chosen))
 		})
 	}
 }

@@ -44,6 +44,11 @@ type work struct {
 	endless bool
 	// says is how the Pod answers: as it is, not at all, or that it is busy.
 	says string
+	// habit is how busy the Pod is while it serves. same is since when it is that, and the operator can know; passes are
+	// those that have seen it.
+	habit  string
+	same   time.Time
+	passes int
 }
 
 // How Pods answer.
@@ -57,13 +62,14 @@ func (s *simulation) serve() {
 	for _, pod := range s.pods() {
 		w := s.work[pod.UID]
 		if w == nil {
-			w = &work{says: truly, endless: s.fates.IntN(4) == 0, idleSince: s.clock.Now()}
+			w = &work{says: truly, endless: s.fates.IntN(4) == 0, idleSince: s.clock.Now(), habit: s.drawHabit()}
 			s.work[pod.UID] = w
 		}
 		if s.fates.IntN(30) == 0 && !s.calm {
 			w.says = []string{truly, never, busily}[s.fates.IntN(3)]
 		}
 		s.goesOn(pod, w)
+		s.noteSettled(pod, w, s.clock.Now().Sub(s.lastSeen[pod.UID]) < propagation)
 	}
 	s.asker.ask()
 }
@@ -76,6 +82,7 @@ func (s *simulation) goesOn(pod *corev1.Pod, w *work) {
 	switch {
 	case plan.StateOf(pod) == apps.StateUpdating: // its containers are replaced
 		w.underWay = 0
+	case w.followsHabit(called):
 	case called && s.fates.IntN(3) == 0:
 		w.underWay = min(w.underWay+1, 4)
 	case w.underWay > 0:

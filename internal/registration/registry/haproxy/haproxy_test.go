@@ -188,6 +188,7 @@ func TestSessionsOfTheRightBackend(t *testing.T) {
 			have = err.Error()
 		} else if len(entries) == 1 {
 			have = entries[0].Unsettled
+			checktest.Same(t, "the connections that are left of "+backend, new(int32(2)), entries[0].Connections)
 		}
 		if !strings.Contains(have, test.want) {
 			t.Errorf("backend %s: %q, want %q", backend, have, test.want)

@@ -261,6 +261,7 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 		// Foreign entries need no reasons.
 		return entry
 	}
+	entry.Connections = connections(processes)
 	reasons := leaving
 	if len(leaving) == 0 {
 		// While other processes drain, one that has already deleted the server is no
@@ -269,6 +270,21 @@ func (r *Registry) settle(processes [][]server) registry.Entry {
 	}
 	entry.Unsettled = strings.Join(reasons, "; ")
 	return entry
+}
+
+// connections counts the sessions of an entry that no process chooses any more; nil if one does, or none has to wait.
+func connections(processes [][]server) *int32 {
+	n, waits := int32(0), false
+	for _, s := range slices.Concat(processes...) {
+		if !s.idle() {
+			return nil
+		}
+		n, waits = n+int32(s.sessions), waits || s.leaving()
+	}
+	if !waits {
+		return nil
+	}
+	return &n
 }
 
 // preferred sorts the servers in service first.

@@ -57,6 +57,8 @@ type Kind struct {
 	// Overrides reports whether the connector carries out TakeOut and BringBack, as registeredBy: Application
 	// requires. Other connectors never get these.
 	Overrides bool
+	// Counts means that List has the Connections of entries on their way out, as drain.until.connections requires.
+	Counts bool
 	// settings are those of a Registry of the kind, nil for one of another kind.
 	settings *registry.Settings
 }
@@ -101,7 +103,7 @@ func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kin
 			Name: "gcpNEG", Keys: gcpneg.Keys(), HoldsBack: true, Follows: true,
 			settings: of(spec.GCPNEG, gcpneg.FromSpec(in.Reader, in.GCP, namespace)),
 		},
-		{Name: "haproxy", Keys: tls(), HoldsBack: true, settings: of(spec.HAProxy, haproxy.FromSpec)},
+		{Name: "haproxy", Keys: tls(), HoldsBack: true, Counts: true, settings: of(spec.HAProxy, haproxy.FromSpec)},
 		{Name: "nacos", Keys: tls(login...), HoldsBack: true, Overrides: true, settings: of(spec.Nacos, nacos.FromSpec)},
 		{Name: "service", HoldsBack: true, Gated: true, settings: of(spec.Service, service.FromSpec(in.Reader, namespace))},
 		{Name: "webhook", Keys: keys{webhook.KeyHMAC, credentials.KeyCA}, settings: of(spec.Webhook, webhook.FromSpec)},

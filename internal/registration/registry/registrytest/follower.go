@@ -10,6 +10,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/conformance"
 )
 
 // Followed is a connector that only lists, with its server and whoever writes there.
@@ -44,7 +45,7 @@ func RunFollower(t *testing.T, connect func(t *testing.T) Followed) {
 		t.Run(test.name, func(t *testing.T) {
 			f := connect(t)
 			t.Cleanup(func() { checktest.NoError(t, f.Connector.Close()) })
-			f.Connector = timely{f.Connector}
+			f.Connector = conformance.Timely(f.Connector, callTimeout)
 			test.run(t, f)
 		})
 	}

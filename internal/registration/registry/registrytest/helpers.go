@@ -16,7 +16,9 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/conformance"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
@@ -122,10 +124,10 @@ func SixEntry() registry.Entry {
 // List lists the service "web".
 func List(t *testing.T, c registry.Connector) []registry.Entry {
 	t.Helper()
-	return list(t, c, service)
+	return listed(t, c, service)
 }
 
-func list(t *testing.T, c registry.Connector, service string) []registry.Entry {
+func listed(t *testing.T, c registry.Connector, service string) []registry.Entry {
 	t.Helper()
 	return checktest.Must(c.List(Bounded(t), service))(t)
 }
@@ -194,7 +196,7 @@ func CheckNone(t *testing.T, what string, listed []registry.Entry) {
 func change(t *testing.T, c registry.Connector, service string, changes []registry.Change) []registry.Entry {
 	t.Helper()
 	checktest.NoError(t, tryChange(t, c, service, changes))
-	return list(t, c, service)
+	return listed(t, c, service)
 }
 
 // TryChange is Put or Remove, but returns the connector's error.
@@ -206,13 +208,21 @@ func TryChange(t *testing.T, c registry.Connector, op registry.Op, entries ...re
 func tryChange(t *testing.T, c registry.Connector, service string, changes []registry.Change) error {
 	t.Helper()
 	versions := map[string]string{}
-	for _, e := range list(t, c, service) {
+	for _, e := range listed(t, c, service) {
 		versions[e.ID] = e.Version
 	}
 	for i := range changes {
 		changes[i].Entry.Version = versions[changes[i].Entry.ID]
 	}
 	return c.Apply(Bounded(t), service, changes)
+}
+
+func put(entries ...registry.Entry) []registry.Change { return changes(registry.Put, entries) }
+
+func remove(entries ...registry.Entry) []registry.Change { return changes(registry.Remove, entries) }
+
+func changes(op registry.Op, entries []registry.Entry) []registry.Change {
+	return list.Map(entries, func(e registry.Entry) registry.Change { return registry.Change{Op: op, Entry: e} })
 }
 
 // TryPut registers new entries in the service "web" and returns the connector's error.
@@ -225,18 +235,8 @@ func TryPut(t *testing.T, c registry.Connector, entries ...registry.Entry) error
 // but not Secret.
 func Check(t *testing.T, what string, err, mark error, words ...string) {
 	t.Helper()
-	if (err == nil) != (mark == nil) || !errors.Is(err, mark) {
-		t.Errorf("%s: the error is %v, want %v", what, err, mark)
-		return
-	}
-	message := fmt.Sprint(err)
-	for _, word := range words {
-		if !strings.Contains(message, word) {
-			t.Errorf("%s: the error is %q, want it to mention %q", what, message, word)
-		}
-	}
-	if strings.Contains(message, Secret) {
-		t.Errorf("%s: the error reveals a secret: %s", what, message)
+	if conformance.Check(t, what, err, mark, words...) && strings.Contains(fmt.Sprint(err), Secret) {
+		t.Errorf("%s: the error reveals a secret: %v", what, err)
 	}
 }
 
@@ -257,12 +257,9 @@ func Verdict(t *testing.T, err error) string {
 // CheckRefused is Check for the error of Apply that refuses exactly one change.
 func CheckRefused(t *testing.T, what string, err error, id string, mark error, words ...string) {
 	t.Helper()
-	byID, rest := registry.ChangeErrors(err)
-	if rest != nil || len(byID) != 1 {
-		t.Errorf("%s: the error is %v, want a ChangeError of %s alone", what, err, id)
-		return
+	if reason := conformance.CheckRefused(t, what, err, id); reason != nil {
+		Check(t, what, reason, mark, words...)
 	}
-	Check(t, what, byID[id], mark, words...)
 }
 
 // FuzzDecode decodes whatever a registry may answer: decode must not panic, and must return the

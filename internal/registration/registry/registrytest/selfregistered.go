@@ -7,6 +7,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/registry"
+	"github.com/usher-dev/usher/internal/registration/registry/conformance"
 )
 
 // SelfRegistered is a connector with its server, and applications that register themselves there in service "web", by
@@ -41,7 +42,7 @@ func RunSelfRegistered(t *testing.T, connect func(t *testing.T) SelfRegistered) 
 		t.Run(test.name, func(t *testing.T) {
 			s := connect(t)
 			t.Cleanup(func() { checktest.NoError(t, s.Connector.Close()) })
-			s.Connector = timely{s.Connector}
+			s.Connector = conformance.Timely(s.Connector, callTimeout)
 			test.run(selfRegistered{t, s})
 		})
 	}

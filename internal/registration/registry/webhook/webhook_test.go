@@ -106,7 +106,7 @@ func TestConformance(t *testing.T) {
 	registrytest.Run(t, func(t *testing.T) registrytest.Fixture {
 		s := &server{store: memory.New()}
 		return registrytest.Fixture{
-			Connector: connect(t, s),
+			Connector: connect(t, s), Atomic: true,
 			Seed: func(_ *testing.T, service, id string) {
 				s.store.Seed(service, registry.Entry{ID: id, Address: "192.0.2.1", Port: 1})
 			},

@@ -57,6 +57,8 @@ type Endpoint struct {
 	Address string
 	Port    int32
 	Health  string
+	// For is how long it drains already.
+	For time.Duration
 }
 
 // The states of endpoints.
@@ -158,7 +160,11 @@ func (s *Server) Endpoints(group string) (all []Endpoint) {
 func (s *Server) endpoints(group string) (all []Endpoint) {
 	s.groups[group] = slices.DeleteFunc(s.groups[group], func(e *endpoint) bool { return e.leaves >= 0 && s.Now()-e.leaves >= s.times.Drain })
 	for _, e := range s.groups[group] {
-		all = append(all, Endpoint{e.address, e.port, s.health(e)})
+		now := Endpoint{Address: e.address, Port: e.port, Health: s.health(e)}
+		if e.leaves >= 0 {
+			now.For = s.Now() - e.leaves
+		}
+		all = append(all, now)
 	}
 	return all
 }
