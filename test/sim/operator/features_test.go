@@ -101,10 +101,7 @@ func drawFeatures(seed uint64) features {
 		service: random.IntN(2) == 0,
 		guard:   random.IntN(4) > 0,
 	}
-	if f.guard {
-		f.budget = random.Int32N(4)
-		f.finishes = seed%4 > 0
-	}
+	f.guarded(seed, random)
 	f.tenants = random.IntN(2) == 0
 	f.blocks = random.IntN(3) == 0
 	f.stands = seed%5 == 0
@@ -119,12 +116,23 @@ func drawFeatures(seed uint64) features {
 		f.second, f.weights, f.tenants = false, false, false
 		f.asks = seed%12 == 1
 	}
-	f.requests = !f.applications && (seed%10 == 8 || seed%10 == 3)
+	f.requests = requestsIn(seed) && !f.applications
 	if f.clocks = random.IntN(2) == 0; f.clocks {
 		f.proceed, f.blocks = false, true // a deadline may come early, and would excuse what a clock does
 	}
 	return f
 }
+
+// guarded draws what runs with the guard have.
+func (f *features) guarded(seed uint64, random *rand.Rand) {
+	if f.guard {
+		f.budget = random.Int32N(4)
+		f.finishes = seed%4 > 0
+	}
+}
+
+// requestsIn reports whether a seed has evictions of Kubernetes' own, with and without long requests.
+func requestsIn(seed uint64) bool { return seed%10 == 8 || seed%10 == 6 }
 
 // selector is that of the Service, for Pods of an app.
 func (f features) selector(app string) map[string]string {

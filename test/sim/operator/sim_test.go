@@ -331,12 +331,7 @@ func (s *simulation) run(steps int) {
 	if s.broken == "" && s.features.stands {
 		s.standStill()
 	}
-	if s.broken == "" && s.features.notices {
-		s.checkNotice()
-	}
-	if s.broken == "" && s.features.requests {
-		s.checkEviction()
-	}
+	s.checkUnasked()
 	if s.broken == "" {
 		s.settle()
 		if s.features.applications {
@@ -348,6 +343,16 @@ func (s *simulation) run(steps int) {
 			s.checkOrder()
 			s.checkCostsGo()
 		}
+	}
+}
+
+// checkUnasked checks what Pods do that nobody has asked to delete.
+func (s *simulation) checkUnasked() {
+	if s.broken == "" && s.features.notices {
+		s.checkNotice()
+	}
+	if s.broken == "" && s.features.requests {
+		s.checkEviction()
 	}
 }
 
