@@ -42,17 +42,19 @@ func (s *settings) checkServer(ctx context.Context, config *rest.Config, logger 
 	return found
 }
 
-// askEvictions reports whether Usher can be a responder of Kubernetes' evictions. Most API servers serve none, and nothing
-// is said of that.
+// askEvictions reports whether Usher can be a responder of Kubernetes' evictions. Most API servers serve none,
+// and nothing is said of that.
 func askEvictions(ctx context.Context, config *rest.Config, logger logr.Logger) bool {
 	ctx, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
 	served, allowed, err := responder.Served(ctx, config)
 	switch {
 	case err != nil:
-		logger.Info("Cannot tell whether to answer evictions of lifecycle.k8s.io: Usher does not, until it starts again", "reason", err.Error())
+		logger.Info("Cannot tell whether to answer evictions of lifecycle.k8s.io: Usher does not, until it starts again",
+			"reason", err.Error())
 	case served && !allowed:
-		logger.Info("The API server serves evictions of lifecycle.k8s.io, and Usher may not answer them: it lacks the role usher-evictions " +
+		logger.Info("The API server serves evictions of lifecycle.k8s.io, and Usher may not answer them: " +
+			"it lacks the role usher-evictions " +
 			"(evictions.enabled of the chart)")
 	}
 	return allowed

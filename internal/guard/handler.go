@@ -134,7 +134,9 @@ func (h *Handler) repeated(request *admissionv1.AdmissionRequest) (Decision, boo
 }
 
 // requestFor returns what a request asks about a Pod.
-func (h *Handler) requestFor(pod *corev1.Pod, request *admissionv1.AdmissionRequest, eviction *policyv1.Eviction) Request {
+func (h *Handler) requestFor(
+	pod *corev1.Pod, request *admissionv1.AdmissionRequest, eviction *policyv1.Eviction,
+) Request {
 	r := Request{Pod: pod, User: request.UserInfo.Username, Eviction: eviction != nil, Now: h.Clock.Now()}
 	r.GracePeriodSeconds = graceOf(request, eviction)
 	if h.Secret != nil {

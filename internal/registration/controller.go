@@ -94,8 +94,8 @@ type Options struct {
 	// StayOnNodes keeps Pods in their registries when their node says that it goes within a short time. Default: they
 	// leave.
 	StayOnNodes bool
-	// Evictions means that the API server serves Evictions of lifecycle.k8s.io, and lets Usher read and answer them: Usher is
-	// the responder of Pods that name it. Default: it is not.
+	// Evictions means that the API server serves Evictions of lifecycle.k8s.io, and lets Usher read and answer
+	// them: Usher is the responder of Pods that name it. Default: it is not.
 	Evictions bool
 	// ClusterID names the cluster in registries' entries. Default: the UID of the namespace kube-system.
 	ClusterID string

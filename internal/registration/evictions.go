@@ -48,7 +48,8 @@ func (r *Reconciler) watchEvictions(mgr ctrl.Manager, b *builder.Builder) error 
 		return fmt.Errorf("start the cache of evictions: %w", err)
 	}
 	r.evictions = evictions
-	b.WatchesRawSource(source.Kind(evictions, client.Object(&lifecyclev1alpha1.Eviction{}), each(r.ofEviction), updates(goesOn)))
+	kind := client.Object(&lifecyclev1alpha1.Eviction{})
+	b.WatchesRawSource(source.Kind(evictions, kind, each(r.ofEviction), updates(goesOn)))
 	return nil
 }
 
@@ -66,7 +67,9 @@ func goesOn(older, newer *lifecyclev1alpha1.Eviction) bool {
 }
 
 // readEvictions are the evictions of a namespace, with what Usher has said last, which the cache may not show yet.
-func (r *Reconciler) readEvictions(ctx context.Context, namespace string, said map[types.UID]plan.Response) ([]plan.Eviction, error) {
+func (r *Reconciler) readEvictions(
+	ctx context.Context, namespace string, said map[types.UID]plan.Response,
+) ([]plan.Eviction, error) {
 	if r.evictions == nil {
 		return nil, nil
 	}
@@ -75,7 +78,8 @@ func (r *Reconciler) readEvictions(ctx context.Context, namespace string, said m
 
 // evictionsIn lists the evictions of a namespace. The cache has no others than those that name Usher, and no labels.
 func evictionsIn(
-	ctx context.Context, from client.Reader, namespace string, said map[types.UID]plan.Response, options ...client.ListOption,
+	ctx context.Context, from client.Reader, namespace string, said map[types.UID]plan.Response,
+	options ...client.ListOption,
 ) ([]plan.Eviction, error) {
 	objects, err := kube.List[*lifecyclev1alpha1.Eviction](
 		ctx, from, "evictions", &lifecyclev1alpha1.EvictionList{}, append(options, client.InNamespace(namespace))...)
@@ -106,9 +110,11 @@ func (r *Reconciler) respond(ctx context.Context, s stage) stage {
 	return s.with(results{said: said})
 }
 
-// confirmEvictions reads the evictions from the API server before Pods join, once in a pass: by a stale cache, as just after
-// a change of leader, one that has left for its eviction would come back.
-func (r *Reconciler) confirmEvictions(ctx context.Context, o *observation, changes []plan.Changes) (next *observation, changed bool, err error) {
+// confirmEvictions reads the evictions from the API server before Pods join, once in a pass: by a stale cache,
+// as just after a change of leader, one that has left for its eviction would come back.
+func (r *Reconciler) confirmEvictions(
+	ctx context.Context, o *observation, changes []plan.Changes,
+) (next *observation, changed bool, err error) {
 	joins := func(c plan.Changes) bool { return len(c.Joins) > 0 }
 	if r.evictions == nil || o.evictionsRead || !slices.ContainsFunc(changes, joins) {
 		return o, false, nil
@@ -148,8 +154,8 @@ func (r *Reconciler) isFree(ctx context.Context, namespace string, e *plan.Evict
 	return pod == nil || pod.UID != e.PodUID || !slices.Contains(pod.Finalizers, usherv1alpha1.Finalizer), nil
 }
 
-// responseFailed says what it means that a response was not written: it holds up nothing else. One of an eviction that is
-// gone is of no use any more, and one that has gone on is seen by the next pass.
+// responseFailed says what it means that a response was not written: it holds up nothing else. One of an
+// eviction that is gone is of no use any more, and one that has gone on is seen by the next pass.
 func (r *Reconciler) responseFailed(e *plan.Eviction, err error) results {
 	switch {
 	case apierrors.IsNotFound(err):

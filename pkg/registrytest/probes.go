@@ -88,7 +88,9 @@ func (p *prober) ask(ctx context.Context, q question, then func(*http.Response) 
 	if q.signature != nil {
 		stamp, signature = q.signature(p.webhook.HMAC, stamp, q.path, body)
 	}
-	request.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}, webhook.HeaderTimestamp: {stamp}}
+	request.Header = http.Header{
+		"Content-Type": {"application/json"}, "Accept": {"application/json"}, webhook.HeaderTimestamp: {stamp},
+	}
 	if len(p.webhook.HMAC) > 0 && signature != "" {
 		request.Header.Set(webhook.HeaderSignature, signature)
 	}
@@ -213,7 +215,8 @@ func ours() []conformance.Case {
 func texts(t conformance.T, f conformance.Fixture) {
 	e := sample()
 	e.ID, e.Metadata = "demo.web-x7k2p.0a1b2c3d", map[string]string{
-		"quotes": `"it's" \ <b>&amp;</b>`, "letters": "żółw 亀 🐢", "space": " two  spaces ", "empty": "", "long": strings.Repeat("0123456789", 400),
+		"quotes": `"it's" \ <b>&amp;</b>`, "letters": "żółw 亀 🐢",
+		"space": " two  spaces ", "empty": "", "long": strings.Repeat("0123456789", 400),
 	}
 	conformance.NoError(t, f.Connector.Apply(t.Context(), f.Service, []registry.Change{{Op: registry.Put, Entry: e}}))
 	listed(t, f, e)

@@ -85,8 +85,8 @@ const (
 )
 
 // Try tries the server, row after row, which takes some seconds and Stay. A row that would only repeat what an
-// earlier one has shown is not tried. The entries of a row are removed at its end, as far as the server does that. The error is about the options, or
-// ctx; it is nil whatever the server does.
+// earlier one has shown is not tried. The entries of a row are removed at its end, as far as the server does
+// that. The error is about the options, or ctx; it is nil whatever the server does.
 func (w Webhook) Try(ctx context.Context) ([]Row, error) {
 	w.Timeout = cmp.Or(w.Timeout, conformance.CallTimeout)
 	client, err := webhook.New(w.URL, w.secret())

@@ -67,6 +67,8 @@ type faulty struct {
 	ask func(w http.ResponseWriter, path string, q *receiver.Question) bool
 	// answer may change an answer.
 	answer func(path string, q receiver.Question, a *reply)
+	// unending is the path below which an answer begins and does not end; empty for none.
+	unending string
 	// with are other options than usual.
 	with registrytest.Webhook
 }
@@ -84,6 +86,12 @@ func (f faulty) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	_ = json.Unmarshal(body, &q)
 	path := strings.TrimPrefix(r.URL.Path, "/usher/v1/")
+	if f.unending == path {
+		_, _ = io.WriteString(w, `{"entries":[`)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done() // the client has given up
+		return
+	}
 	if f.ask != nil && !f.ask(w, path, &q) {
 		return
 	}
@@ -270,13 +278,7 @@ func endless(path string) faulty {
 
 // unending begins an answer and says no more.
 func unending(path string) faulty {
-	f := answers(path, func(w http.ResponseWriter) {
-		_, _ = io.WriteString(w, `{"entries":[`)
-		_ = http.NewResponseController(w).Flush()
-		time.Sleep(hurry + time.Second) // longer than the timeout
-	})
-	f.with.Timeout = hurry
-	return f
+	return faulty{unending: path, with: registrytest.Webhook{Timeout: hurry}}
 }
 
 // stale lists what there was some lists before.
@@ -446,7 +448,7 @@ func racing() faulty {
 		}
 		c := q.Changes[0]
 		now := found(r, q.Service)[c.Entry.ID]
-		time.Sleep(20 * time.Millisecond) // as a database takes its time
+		time.Sleep(20 * time.Millisecond) // the latency of this server's database: others compare meanwhile
 		if now != nil && now.Version != c.Entry.Version || now == nil && c.Entry.Version != "" {
 			return true // the example refuses it
 		}

@@ -108,7 +108,8 @@ func (s *Scene) awaitStreams() {
 		s.fatalf("waited %s for the streams to end", patience)
 	}
 	n, why := s.streams.lost()
-	s.notes = append(s.notes, strings.TrimSpace(fmt.Sprintf("%d of %d streams of %s lost %s", n, s.streams.all, s.streams.span, why)))
+	note := fmt.Sprintf("%d of %d streams of %s lost %s", n, s.streams.all, s.streams.span, why)
+	s.notes = append(s.notes, strings.TrimSpace(note))
 }
 
 // lostStreams is a fact: how many streams were lost.

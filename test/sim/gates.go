@@ -66,15 +66,16 @@ func gateLeft(w *podWrite) {
 	}
 }
 
-// ofOtherClaims: a Pod whose claims are not those of the templates gets the update revision as a new Pod, if the user wants
-// that.
+// ofOtherClaims: a Pod whose claims are not those of the templates gets the update revision as a new Pod, if
+// the user wants that.
 func ofOtherClaims(w *podWrite) {
 	if w.updates() && !w.goesOn() && of(w.new, w.update) && hasOtherClaims(w.set, w.old) {
 		w.fail("is updated in place with the claims %v, and the templates are %v", claimTemplatesOf(w.old), templateNames(w.set))
 	}
 }
 
-// hasOtherClaims reports whether a Pod's claims are not those of the templates, and the user wants another Pod for that.
+// hasOtherClaims reports whether a Pod's claims are not those of the templates, and the user wants another Pod
+// for that.
 func hasOtherClaims(set *apps.CloneSet, pod *corev1.Pod) bool {
 	wants := slices.Sorted(slices.Values(templateNames(set)))
 	return asks(set, apps.AnnotationRecreateForClaims) && !slices.Equal(claimTemplatesOf(pod), wants)

@@ -187,7 +187,9 @@ func (s *soak) startUsher(ctx context.Context, st *stage.Stage) error {
 		return err
 	}
 	local := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i])) }
-	args, err := s.startGuard(ctx, list.Map(ports[:n], func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) })...)
+	args, err := s.startGuard(ctx, list.Map(ports[:n], func(port int) string {
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	})...)
 	if err != nil {
 		return err
 	}

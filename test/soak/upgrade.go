@@ -28,8 +28,8 @@ const (
 	between = 15 * time.Second
 )
 
-// probed gives a workload a probe. Without one a Pod counts as ready before it listens, and on busy processors, as those
-// of a machine that compiles, callers come before that.
+// probed gives a workload a probe. Without one a Pod counts as ready before it listens, and on busy processors,
+// as those of a machine that compiles, callers come before that.
 const probed = `spec: {template: {spec: {containers: [{name: main,
   readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1, timeoutSeconds: 10}}]}}}`
 
@@ -87,7 +87,9 @@ func (s *soak) extractBefore(ctx context.Context, st *stage.Stage) error {
 		return err
 	}
 	st.Root = u.before.root
-	program := checkout.Program{Name: "build usher " + u.before.name, Module: u.before.root, Pkg: "./cmd/usher", Out: u.before.program}
+	program := checkout.Program{
+		Name: "build usher " + u.before.name, Module: u.before.root, Pkg: "./cmd/usher", Out: u.before.program,
+	}
 	return program.Compile(ctx, st.Progress)
 }
 

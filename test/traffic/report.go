@@ -3,8 +3,10 @@
 package traffic
 
 import (
+	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -65,14 +67,31 @@ type Report struct {
 func (r Report) Total() Section {
 	total := Section{Name: "total"}
 	for _, s := range r.Sections {
-		total.Sent += s.Sent
-		total.Lost += s.Lost
-		total.Drained += s.Drained
-		total.DrainedSlow += s.DrainedSlow
-		total.Fast = append(total.Fast, s.Fast...)
-		total.Slow = append(total.Slow, s.Slow...)
+		total = total.plus(s)
 	}
 	return total
+}
+
+// ByName returns the sum of the sections of each name, in the order of the names.
+func (r Report) ByName() []Section {
+	sums := map[string]Section{}
+	for _, s := range r.Sections {
+		sum := sums[s.Name].plus(s)
+		sum.Name = s.Name
+		sums[s.Name] = sum
+	}
+	return slices.SortedFunc(maps.Values(sums), func(a, b Section) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// plus adds the counts of another section.
+func (s Section) plus(o Section) Section {
+	s.Sent += o.Sent
+	s.Lost += o.Lost
+	s.Drained += o.Drained
+	s.DrainedSlow += o.DrainedSlow
+	s.Fast = slices.Concat(s.Fast, o.Fast)
+	s.Slow = slices.Concat(s.Slow, o.Slow)
+	return s
 }
 
 // Add joins the reports of two streams.

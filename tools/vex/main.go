@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command vex writes which known vulnerabilities of Usher's modules concern an image of it, and which do not because
-// the program never calls what is vulnerable: an OpenVEX document, with which scanners keep quiet about the latter.
-// Govulncheck decides that. Without any, there is no document. The exit code is 1 if a vulnerability concerns the image;
-// the document says so.
+// Command vex writes which known vulnerabilities of Usher's modules concern an image of it, and which do not
+// because the program never calls what is vulnerable: an OpenVEX document, with which scanners keep quiet about
+// the latter. Govulncheck decides that. Without any, there is no document. The exit code is 1 if a
+// vulnerability concerns the image; the document says so.
 package main
 
 import (

@@ -39,10 +39,10 @@ type Until struct {
 	// +listType=atomic
 	// +optional
 	Metrics []UntilMetric `json:"metrics,omitempty"`
-	// Connections is 0: wait until the registry counts no connection to the Pod any more. Registries that count give a Pod
-	// that leaves no new connections, so that timeout limits this wait, and for does not apply to it. Only HAProxy counts: without
-	// such a Registry in spec.registries the Registration is not Ready, and Pods count as busy. Default: the drain's
-	// deadline limits how long HAProxy waits.
+	// Connections is 0: wait until the registry counts no connection to the Pod any more. Registries that count
+	// give a Pod that leaves no new connections, so that timeout limits this wait, and for does not apply to
+	// it. Only HAProxy counts: without such a Registry in spec.registries the Registration is not Ready, and
+	// Pods count as busy. Default: the drain's deadline limits how long HAProxy waits.
 	// +kubebuilder:validation:Enum=0
 	// +optional
 	Connections *int32 `json:"connections,omitempty"`

@@ -261,8 +261,8 @@ func (r *Room) note(t turn, got result) {
 	}
 }
 
-// matters reports whether the last answer of a Pod, after another one, has a pass made. late means that none was made for
-// answers for a while.
+// matters reports whether the last answer of a Pod, after another one, has a pass made. late means that none
+// was made for answers for a while.
 func (t turn) matters(before plan.Answer, late bool) bool {
 	next := t.of.answer
 	switch {

@@ -266,9 +266,9 @@ func (ix *index) stepsOfPod(r *registration, t Target, p *pod, listed *listing) 
 	})
 }
 
-// mayReturn reports whether an override of the Pod's entries may be taken off: a Pod that callers may use from then
-// on must be protected before, so that the guard holds whoever deletes it. A new Pod that is not ready does not wait for
-// that: the override is of whoever had its address before.
+// mayReturn reports whether an override of the Pod's entries may be taken off: a Pod that callers may use from
+// then on must be protected before, so that the guard holds whoever deletes it. A new Pod that is not ready
+// does not wait for that: the override is of whoever had its address before.
 func (ix *index) mayReturn(r *registration, p *pod) bool {
 	return p.protected() || !slices.Contains(p.selectedBy, r) || p.unfit(r) != "" && p.isNew()
 }

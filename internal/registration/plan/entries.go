@@ -303,7 +303,8 @@ func (p *pod) misplaced(r *registration) string {
 	return "it is " + string(p.state)
 }
 
-// wanted reports whether any registry should list the Pod. None should list a terminating one, which can get no finalizer.
+// wanted reports whether any registry should list the Pod. None should list a terminating one, which can get no
+// finalizer.
 func (p *pod) wanted() bool {
 	return p.DeletionTimestamp == nil && slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
 		return (p.unfit(r) == "" || r.labels && p.canEnter(r) || r.byApplication() && p.mayRegister()) && r.operates(p)

@@ -15,9 +15,10 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// A Pod that names Usher as an eviction responder leaves its registries when Usher's turn comes: Kubernetes' object
-// says so, in each pass anew, and nothing is written to the Pod that repeats it (docs/design/0005-eviction-requests.md).
-// When nobody wants the eviction any more, the Pod comes back. Budgets have a say before the drain begins.
+// A Pod that names Usher as an eviction responder leaves its registries when Usher's turn comes: Kubernetes'
+// object says so, in each pass anew, and nothing is written to the Pod that repeats it
+// (docs/design/0005-eviction-requests.md). When nobody wants the eviction any more, the Pod comes back. Budgets
+// have a say before the drain begins.
 
 // Turn is how far an eviction has come for Usher among its responders.
 type Turn string
@@ -140,7 +141,7 @@ func (ix *index) keepEvicted(p *pod) {
 	p.cause.text = cmp.Or(p.cause.text, e.text())
 }
 
-// respond decides what Usher says of the evictions whose turn it has, and when it says more.
+// respond plans the responses to the evictions in which Usher is the active responder, and when the next ones are due.
 func (ix *index) respond(plan *Plan) {
 	for i := range ix.Evictions {
 		e := &ix.Evictions[i]

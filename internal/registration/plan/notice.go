@@ -19,8 +19,9 @@ import (
 // their containers.
 const noticeShare = 2
 
-// heedNotices has the Pods of nodes that go leave their registries, and those of nodes that stay after all come back; so
-// do those whose evictions are under way, or are not any more. A Pod that somebody has asked to delete leaves for that.
+// heedNotices has the Pods of nodes that go leave their registries, and those of nodes that stay after all come
+// back; so do those whose evictions are under way, or are not any more. A Pod that somebody has asked to delete
+// leaves for that.
 func (ix *index) heedNotices() {
 	for _, p := range ix.pods {
 		goes, leaves, request := ix.goesUnasked(p)
@@ -37,8 +38,8 @@ func (ix *index) heedNotices() {
 	}
 }
 
-// goesUnasked is why a Pod leaves its registries that nobody has asked to delete, with the request that this stands for;
-// empty if it does not.
+// goesUnasked is why a Pod leaves its registries that nobody has asked to delete, with the request that this
+// stands for; empty if it does not.
 func (ix *index) goesUnasked(p *pod) (goes, leaves string, request *usherv1alpha1.DeletionRequest) {
 	node, e := ix.Nodes[p.Spec.NodeName], ix.evictions[p.UID]
 	if node.Goes == "" && !e.evicts(p) || p.DeletionTimestamp != nil {

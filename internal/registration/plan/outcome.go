@@ -50,7 +50,8 @@ type Outcome struct {
 func (ix *index) outcome(r *registration, waiting []Waiting, plan *Plan) Outcome {
 	o := Outcome{
 		Registration: r.Registration, Pods: int32(len(r.pods)), HasCloneSet: len(r.sets) > 0, Registries: ix.registriesOf(r),
-		Missing: slices.Concat(r.missing, ix.unusable(r), ix.uncounted(r)), Waiting: waiting, Findings: ix.findings(r), InvalidValues: r.invalidValues(),
+		Missing: slices.Concat(r.missing, ix.unusable(r), ix.uncounted(r)), Waiting: waiting,
+		Findings: ix.findings(r), InvalidValues: r.invalidValues(),
 		Silent: r.silentPods,
 	}
 	for _, p := range r.pods {

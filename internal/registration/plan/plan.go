@@ -359,7 +359,8 @@ type PodPatch struct {
 	TakenBack *TakenBack
 	Drained   time.Time
 	Condition *corev1.PodCondition
-	// Goes is why the Pod leaves that nobody has asked to delete, if a drain begins; empty otherwise. Leaves is the reason.
+	// Goes is why the Pod leaves that nobody has asked to delete, if a drain begins; empty otherwise. Leaves is
+	// the reason.
 	Goes, Leaves string
 	// Results are those of the drains that end with this patch.
 	Results []DrainResult

@@ -21,9 +21,10 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// With spec.scaleInOrder, Pods in service are asked how much is under way, and get a deletion cost that follows from it:
-// ReplicaSets and CloneSets scale in the Pods with the lowest cost first. A write to a Pod concerns everybody who watches
-// Pods. So costs are classes, not counts, and are written only if they order two Pods of one owner the wrong way round.
+// With spec.scaleInOrder, Pods in service are asked how much is under way, and get a deletion cost that follows
+// from it: ReplicaSets and CloneSets scale in the Pods with the lowest cost first. A write to a Pod concerns
+// everybody who watches Pods. So costs are classes, not counts, and are written only if they order two Pods of
+// one owner the wrong way round.
 
 const (
 	// servingEvery is how often a Pod in service is asked at least, unless there are many: a namespace asks one every
@@ -155,7 +156,8 @@ func (p *pod) orderedBy() []*registration {
 func (p *pod) outOfService() bool {
 	leaves := slices.Contains([]appsv1alpha1.LifecycleState{
 		appsv1alpha1.StatePreparingDelete, appsv1alpha1.StatePreparingUpdate, appsv1alpha1.StateUpdating}, p.state)
-	return leaves || p.unready != "" || p.DeletionTimestamp != nil || p.request != nil || p.evicted || ended(p.Pod) || slices.ContainsFunc(p.hooks, hook.leaving)
+	asked := p.DeletionTimestamp != nil || p.request != nil || p.evicted
+	return leaves || asked || p.unready != "" || ended(p.Pod) || slices.ContainsFunc(p.hooks, hook.leaving)
 }
 
 // heedsCost reports whether the Pod's controller scales in by deletion costs.
@@ -164,8 +166,8 @@ func heedsCost(pod *corev1.Pod) bool {
 	return owner != nil && slices.Contains([]string{"ReplicaSet", "CloneSet", "ReplicationController"}, owner.Kind)
 }
 
-// costGoes takes away what Usher has written to a Pod that it orders no more; nil if there is nothing to take away. While
-// the guard has set another cost, Usher's own is in its request, and comes back with it.
+// costGoes takes away what Usher has written to a Pod that it orders no more; nil if there is nothing to take
+// away. While the guard has set another cost, Usher's own is in its request, and comes back with it.
 func costGoes(p *pod) *costChange {
 	_, marked := p.Annotations[usherv1alpha1.AnnotationScaleIn]
 	ordered := slices.ContainsFunc(p.selectedBy, (*registration).orders) && heedsCost(p.Pod)
@@ -189,8 +191,8 @@ func (ix *index) servingEvery() time.Duration {
 	return max(servingEvery, time.Duration(n)*servingPause)
 }
 
-// classFor asks a Pod on behalf of one Registration, and says which class it belongs in; the one that it has, if that is
-// not known yet. ask is nil if the Pod cannot be asked.
+// classFor asks a Pod on behalf of one Registration, and says which class it belongs in; the one that it has,
+// if that is not known yet. ask is nil if the Pod cannot be asked.
 func (ix *index) classFor(p *pod, r *registration, has int, every time.Duration) (ask *Ask, class int) {
 	until := r.Spec.Drain.Until
 	checks, err := checksOf(p.Pod, until)
@@ -198,7 +200,10 @@ func (ix *index) classFor(p *pod, r *registration, has int, every time.Duration)
 		r.silentPods = append(r.silentPods, SilentPod{p.Name, err.Error()})
 		return nil, has
 	}
-	ask = &Ask{AskKey: AskKey{p.uid, r.Name}, For: DurationOf(until.For, DefaultUntilFor), Checks: checks, Serves: true, Every: every}
+	ask = &Ask{
+		AskKey: AskKey{p.uid, r.Name}, For: DurationOf(until.For, DefaultUntilFor),
+		Checks: checks, Serves: true, Every: every,
+	}
 	answer := ix.Answers[ask.AskKey]
 	if ix.Now.Sub(answer.At) > staleAfter*every {
 		return ask, has
@@ -235,8 +240,8 @@ func (a Answer) Load() int {
 	return max(min(bits.Len64(uint64(max(*a.UnderWay, 0))), busiest-1), 1)
 }
 
-// wrong are the Pods whose cost another Pod of their owner shows to be wrong: the busier one would go first, or as soon.
-// The worst come first: busy Pods that look idle.
+// wrong are the Pods whose cost another Pod of their owner shows to be wrong: the busier one would go first, or
+// as soon. The worst come first: busy Pods that look idle.
 func wrong(owned map[types.UID][]*ranked) (all []*ranked) {
 	for _, pods := range owned {
 		var least, most [busiest + 1]int // of the costs, by the classes that are wanted
@@ -247,7 +252,8 @@ func wrong(owned map[types.UID][]*ranked) (all []*ranked) {
 			least[p.wants], most[p.wants] = min(least[p.wants], p.has), max(most[p.wants], p.has)
 		}
 		for _, p := range pods {
-			busier, idler := slices.Min(append(least[p.wants+1:], math.MaxInt)), slices.Max(append(most[:p.wants:p.wants], math.MinInt))
+			busier := slices.Min(append(least[p.wants+1:], math.MaxInt))
+			idler := slices.Max(append(most[:p.wants:p.wants], math.MinInt))
 			if p.wants != p.has && (busier <= p.has || idler >= p.has) {
 				all = append(all, p)
 			}

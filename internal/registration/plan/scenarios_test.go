@@ -494,9 +494,10 @@ func ownerOf(text string) (o Owner) {
 	return o
 }
 
-// evictionOf reads "a Active 5s": of Pod a, Usher's turn since 5 s. "of UID" is the target's, if it is another Pod of that name;
-// "by REQUESTERS" are those that want it; "said 3s" is when Usher said something last, and "until 4s" when the drain was to
-// end from now on; "done" and "over" mean that Usher's turn has ended, and the eviction. What it said follows after "say".
+// evictionOf reads "a Active 5s": of Pod a, Usher's turn since 5 s. "of UID" is the target's, if it is another
+// Pod of that name; "by REQUESTERS" are those that want it; "said 3s" is when Usher said something last, and
+// "until 4s" when the drain was to end from now on; "done" and "over" mean that Usher's turn has ended, and the
+// eviction. What it said follows after "say".
 func evictionOf(text string) Eviction {
 	text, message, _ := strings.Cut(text, " say ")
 	words := append(strings.Fields(text), "", "")

@@ -182,8 +182,9 @@ func (ix *index) countsAt(r *registration, t Target) bool {
 	return until != nil && until.Connections != nil && ix.Registries[t.Registry].Counts
 }
 
-// leavesToUntil reports whether no caller chooses the Pod any more that a target still lists: the registry counts the
-// connections that are left, and drain.until waits for their end. It waits as well if the registry does not answer any more.
+// leavesToUntil reports whether no caller chooses the Pod any more that a target still lists: the registry
+// counts the connections that are left, and drain.until waits for their end. It waits as well if the registry
+// does not answer any more.
 func (ix *index) leavesToUntil(r *registration, t Target, found presence, record *Record) bool {
 	if !ix.countsAt(r, t) {
 		return false
@@ -192,8 +193,8 @@ func (ix *index) leavesToUntil(r *registration, t Target, found presence, record
 	return found.connections != nil || found.err != nil && left
 }
 
-// connected are the registries that still count connections to the Pod, and how many. One that does not answer, or lists
-// the Pod as before, counts as one that does: nobody knows.
+// connected are the registries that still count connections to the Pod, and how many. One that does not answer,
+// or lists the Pod as before, counts as one that does: nobody knows.
 func (ix *index) connected(r *registration, p *pod, base Waiting) (waits []Waiting, n *int64) {
 	var counted bool
 	for _, t := range r.targets() {
@@ -229,7 +230,8 @@ const nobodyCounts = "no Registry of spec.registries counts connections: use one
 // uncounted is that problem; none if a registry counts.
 func (ix *index) uncounted(r *registration) []Waiting {
 	until := r.Spec.Drain.Until
-	if until == nil || until.Connections == nil || slices.ContainsFunc(r.current, func(t Target) bool { return ix.countsAt(r, t) }) {
+	counts := func(t Target) bool { return ix.countsAt(r, t) }
+	if until == nil || until.Connections == nil || slices.ContainsFunc(r.current, counts) {
 		return nil
 	}
 	return []Waiting{{Registration: r.Name, Reason: ReasonRegistryUnsuited, Message: nobodyCounts}}

@@ -36,7 +36,8 @@ const fieldManager = "usher-responder"
 // Selector selects the evictions that name Usher: Kubernetes' controller labels them so.
 func Selector() labels.Selector {
 	roles := []string{
-		string(lifecyclev1alpha1.EvictionParticipantRoleResponder), string(lifecyclev1alpha1.EvictionParticipantRoleRequesterResponder),
+		string(lifecyclev1alpha1.EvictionParticipantRoleResponder),
+		string(lifecyclev1alpha1.EvictionParticipantRoleRequesterResponder),
 	}
 	named, err := labels.NewRequirement(usherv1alpha1.EvictionResponder, selection.In, roles)
 	if err != nil {
@@ -58,7 +59,8 @@ func Read(object *lifecyclev1alpha1.Eviction) plan.Eviction {
 	status := &object.Status
 	e := plan.Eviction{
 		Name: object.Name, UID: object.UID, Turn: turnIn(status), Requesters: requestersIn(status),
-		Over: isTrue(status, lifecyclev1alpha1.EvictionConditionFailed) || isTrue(status, lifecyclev1alpha1.EvictionConditionTargetEvicted),
+		Over: isTrue(status, lifecyclev1alpha1.EvictionConditionFailed) ||
+			isTrue(status, lifecyclev1alpha1.EvictionConditionTargetEvicted),
 	}
 	if target := object.Spec.Target.Pod; target != nil {
 		e.Pod, e.PodUID = target.Name, target.UID
@@ -66,7 +68,9 @@ func Read(object *lifecyclev1alpha1.Eviction) plan.Eviction {
 	for i := range status.Responders {
 		if r := &status.Responders[i]; r.Name == usherv1alpha1.EvictionResponder {
 			e.Started = timeOf(r.StartTime)
-			e.Response = plan.Response{Heartbeat: timeOf(r.HeartbeatTime), Expected: timeOf(r.ExpectedCompletionTime), Completed: timeOf(r.CompletionTime)}
+			e.Response = plan.Response{
+				Heartbeat: timeOf(r.HeartbeatTime), Expected: timeOf(r.ExpectedCompletionTime), Completed: timeOf(r.CompletionTime),
+			}
 			if r.Message != nil {
 				e.Message = *r.Message
 			}
@@ -90,7 +94,9 @@ func turnIn(status *lifecyclev1alpha1.EvictionStatus) plan.Turn {
 
 // requestersIn are those who still want the Pod to go, sorted.
 func requestersIn(status *lifecyclev1alpha1.EvictionStatus) []string {
-	want := list.Only(status.Requesters, func(r lifecyclev1alpha1.Requester) bool { return r.Intent == lifecyclev1alpha1.RequesterIntentEviction })
+	want := list.Only(status.Requesters, func(r lifecyclev1alpha1.Requester) bool {
+		return r.Intent == lifecyclev1alpha1.RequesterIntentEviction
+	})
 	return slices.Sorted(slices.Values(list.Map(want, func(r lifecyclev1alpha1.Requester) string { return r.Name })))
 }
 

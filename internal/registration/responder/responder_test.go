@@ -44,7 +44,7 @@ func eviction(t *testing.T, text string) *lifecyclev1alpha1.Eviction {
 
 func clock(second int) time.Time { return time.Date(2026, 3, 1, 12, 0, second, 0, time.UTC) }
 
-// TestRead: what Usher reads is what concerns Usher: whose turn it is, and who wants the Pod to go.
+// TestRead: of an eviction, Usher reads which responder is active, which responders there are, and who requests it.
 func TestRead(t *testing.T) {
 	want := plan.Eviction{
 		Name: "pod-1-web", UID: "one", Pod: "web", PodUID: "two", Turn: plan.TurnActive,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command evictions runs the two controllers of Kubernetes' EvictionRequest API (KEP-4563) as they are in the version
-// that go.mod pins, on a control plane whose own controller manager has none. It is a module of its own: it needs a newer
-// Go, and libraries of that version of Kubernetes.
+// Command evictions runs the two controllers of Kubernetes' EvictionRequest API (KEP-4563) as they are in the
+// version that go.mod pins, on a control plane whose own controller manager has none. It is a module of its
+// own: it needs a newer Go, and libraries of that version of Kubernetes.
 //
-// kube-controller-manager and kube-apiserver of that version need the module k8s.io/apiextensions-api, which a proxy may
-// not have; their types of this API and its validation are the same as those of 1.37. go.mod takes
+// kube-controller-manager and kube-apiserver of that version need the module k8s.io/apiextensions-api, which a
+// proxy may not have; their types of this API and its validation are the same as those of 1.37. go.mod takes
 // structured-merge-diff v7.0.0 in place of v7.0.1 for the same reason.
 package main
 
@@ -58,7 +58,8 @@ func run(ctx context.Context, kubeconfig string) error {
 	}
 	shared := informers.NewSharedInformerFactory(client, 0)
 	lifecycle, pods := shared.Lifecycle().V1alpha1(), shared.Core().V1().Pods()
-	first, err := evictionrequest.NewController(ctx, coordinator, lifecycle.Evictions(), lifecycle.EvictionRequests(), pods, client)
+	first, err := evictionrequest.NewController(
+		ctx, coordinator, lifecycle.Evictions(), lifecycle.EvictionRequests(), pods, client)
 	if err != nil {
 		return err
 	}

@@ -37,8 +37,8 @@ import (
 	"github.com/usher-dev/usher/test/integration/scene"
 )
 
-// evictionsEnv names the environment variable that has the stories of Kubernetes' EvictionRequest API played, and no others:
-// the API server serves it, behind a feature gate since 1.37, and the controllers of 1.38 run.
+// evictionsEnv names the environment variable that has the stories of Kubernetes' EvictionRequest API played,
+// and no others: the API server serves it, behind a feature gate since 1.37, and the controllers of 1.38 run.
 const evictionsEnv = "USHER_EVICTION_REQUESTS"
 
 var evictionRequests = os.Getenv(evictionsEnv) != ""
@@ -213,8 +213,8 @@ func (s *story) namesUsher(string) {
 	})
 }
 
-// TestServed: Usher is a responder where the API server serves evictions, and Usher has the chart's role. Where it serves
-// none, nothing is asked for and nothing is wrong.
+// TestServed: Usher is a responder where the API server serves evictions, and Usher has the chart's role. Where
+// it serves none, nothing is asked for and nothing is wrong.
 func TestServed(t *testing.T) {
 	s := begin(t)
 	objects := checktest.Must(checkout.ReadObjects(scene.Root + "/config/rbac/evictions/role.yaml"))(t)

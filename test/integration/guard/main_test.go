@@ -113,8 +113,8 @@ func startNodes(ctx context.Context) error {
 	return err
 }
 
-// installPolicy creates the policy that the chart makes for the readiness gate, and the one that names Usher as a responder
-// of evictions.
+// installPolicy creates the policy that the chart makes for the readiness gate, and the one that names Usher as
+// a responder of evictions.
 func installPolicy(ctx context.Context) error {
 	objects, err := checkout.ReadObjects(scene.Root + "/tools/chart/testdata/golden/guard.yaml")
 	if err == nil && evictionRequests {

@@ -49,8 +49,8 @@ type story struct {
 	noted    []types.UID
 }
 
-// TestStories plays the stories in testdata/stories, or in testdata/evictionrequests (evictionsEnv), each in a namespace of
-// its own, called a.
+// TestStories plays the stories in testdata/stories, or in testdata/evictionrequests (evictionsEnv), each in a
+// namespace of its own, called a.
 func TestStories(t *testing.T) {
 	files := "testdata/stories/*.txt"
 	if evictionRequests {

@@ -81,7 +81,7 @@ func TestEndpointSliceConformance(t *testing.T) {
 		k := newKube(t, server)
 		return registrytest.Fixture{
 			Connector: k.Registry,
-			Seed: func(_ *testing.T, service, id string) {
+			Seed: func(service, id string) {
 				seed(k.Scene, "seed", discoveryv1.LabelServiceName, service, endpointslice.Manager, theirs(id))
 			},
 			Break: server.KillAPIServer, Mend: server.StartAPIServer,

@@ -60,7 +60,7 @@ func TestEtcdConformance(t *testing.T) {
 				settings := etcd.FromSpec(nil)(&usherv1alpha1.EtcdRegistry{Endpoints: []string{server.Endpoint()}, Layout: layout})
 				return registrytest.Fixture{
 					Connector: checktest.Must(settings.Connect(settings.Root, nil))(t),
-					Seed: func(t *testing.T, service, id string) {
+					Seed: func(service, id string) {
 						checktest.Must(server.Client.Put(registrytest.Bounded(t), places[layout]+service+"/"+id, value))(t)
 					},
 					Break: server.Kill, Mend: server.Restart, Atomic: true,

@@ -103,7 +103,7 @@ func TestXDSConformance(t *testing.T) {
 		return registrytest.Fixture{
 			Connector: m.Connector,
 			HoldsBack: true,
-			Seed: func(_ *testing.T, service, id string) {
+			Seed: func(service, id string) {
 				seed(m.Scene, "seed", xds.LabelService, service, "usher.dev", theirs(id))
 			},
 			Break: server.KillAPIServer, Mend: server.StartAPIServer,

@@ -119,7 +119,7 @@ func TestConformance(t *testing.T) {
 		namespace, service := s.namespace(t)
 		return registrytest.Fixture{
 			Connector: s.connect(t, namespace), HoldsBack: true,
-			Seed: func(t *testing.T, _, id string) {
+			Seed: func(_, id string) {
 				checktest.Must(s.client.RegisterInstance(registrytest.Bounded(t), &cloudmap.RegisterInstanceInput{
 					ServiceId: &service, InstanceId: &id, Attributes: map[string]string{"AWS_INSTANCE_IPV4": "192.0.2.1", "AWS_INSTANCE_PORT": "1"},
 				}))(t)

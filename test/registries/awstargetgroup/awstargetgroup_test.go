@@ -141,7 +141,7 @@ func TestManagedConformance(t *testing.T) {
 		c := checktest.Must(awstargetgroup.NewManaged(s.spec(arn), noBindings, nil, "demo", secret))(t)
 		return registrytest.Fixture{
 			Connector: c, NoMetadata: true, OneOwner: true, AddressIsIdentity: true, Foreign: "192.0.2.1:1",
-			Seed:  func(t *testing.T, _, _ string) { s.register(t, arn, "192.0.2.1", 1) },
+			Seed:  func(_, _ string) { s.register(t, arn, "192.0.2.1", 1) },
 			Break: s.Hang, Mend: func(context.Context) error { return s.Resume() }, Hang: s.Hang, Resume: s.Resume,
 		}
 	})

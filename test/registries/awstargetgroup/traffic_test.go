@@ -8,11 +8,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -90,13 +88,13 @@ const (
 	withoutUsher  way = "without Usher"
 )
 
-// TestTraffic sends requests through load balancers whose controller follows a Service by AWS's or GKE's rule, while a
-// Deployment is rolled out, scaled in, drained from its node, and loses Pods. One load balancer is ministack, which
-// others have written; it sends real HTTP, and takes targets out at once. The others are fakes of an Application and of a
-// Network Load Balancer and of a network endpoint group, with health checks, a deregistration delay, and new requests for
-// targets that drain. With the label and a Registry that follows the load balancer no request is lost, nor where Usher
-// writes the targets itself. With the readiness gate alone, and without Usher, some are: that the test counts them shows
-// that it could.
+// TestTraffic sends requests through load balancers whose controller follows a Service by AWS's or GKE's rule,
+// while a Deployment is rolled out, scaled in, drained from its node, and loses Pods. One load balancer is
+// ministack, which others have written; it sends real HTTP, and takes targets out at once. The others are fakes
+// of an Application and of a Network Load Balancer and of a network endpoint group, with health checks, a
+// deregistration delay, and new requests for targets that drain. With the label and a Registry that follows the
+// load balancer no request is lost, nor where Usher writes the targets itself. With the readiness gate alone,
+// and without Usher, some are: that the test counts them shows that it could.
 func TestTraffic(t *testing.T) {
 	w := newWorld(t)
 	for _, balancer := range []string{"aws.ministack", "aws.fake", "aws.nlb", "gke.fake"} {
@@ -239,14 +237,8 @@ func awsAt(endpoint string) string {
 
 // log prints what was sent and lost during each kind of change, and returns how many were lost.
 func (g *game) log(report traffic.Report) (lost int) {
-	sums := map[string]traffic.Section{}
-	for _, section := range report.Sections {
-		sum := sums[section.Name]
-		sum.Sent, sum.Lost = sum.Sent+section.Sent, sum.Lost+section.Lost
-		sums[section.Name] = sum
-	}
-	for _, name := range slices.Sorted(maps.Keys(sums)) {
-		g.Logf("%-10s %5d sent, %3d lost", name, sums[name].Sent, sums[name].Lost)
+	for _, section := range report.ByName() {
+		g.Logf("%-10s %5d sent, %3d lost", section.Name, section.Sent, section.Lost)
 	}
 	total := report.Total()
 	g.Logf("%-10s %5d sent, %3d lost %v", "all", total.Sent, total.Lost, report.Reasons)

@@ -32,7 +32,7 @@ func TestConformance(t *testing.T) {
 			Atomic:    true,
 			Connector: s.connect(t, datacenter, nil),
 			HoldsBack: true,
-			Seed: func(t *testing.T, service, id string) {
+			Seed: func(service, id string) {
 				s.put(t, "/v1/catalog/register", catalog(consul.NodeName(service, id), service, id, "passing"))
 			},
 			Break: s.Kill, Mend: s.Restart, Hang: s.Hang, Resume: s.Resume,

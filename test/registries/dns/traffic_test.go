@@ -87,7 +87,7 @@ func TestConformance(t *testing.T) {
 		next++
 		return registrytest.Fixture{
 			Connector: b.connect(t, z),
-			Seed: func(t *testing.T, service, id string) {
+			Seed: func(service, id string) {
 				b.insert(t, z, "_"+service+"._tcp."+z+". 1 IN SRV 0 1 1 "+id+"."+service+"."+z+".",
 					id+"."+service+"."+z+". 1 IN A 192.0.2.1")
 			},

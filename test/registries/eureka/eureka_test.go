@@ -52,7 +52,7 @@ func testConformance(t *testing.T, s *server) {
 		r := s.connect(t)
 		return registrytest.Fixture{
 			Connector: r, HoldsBack: true,
-			Seed: func(t *testing.T, _, id string) {
+			Seed: func(_, id string) {
 				servers.Must(t, s.HTTP, http.MethodPost, "/apps/WEB", foreign("WEB", id), nil)
 				registrytest.Until(t, "the foreign entry", func() bool { return len(registrytest.List(t, r)) == 1 })
 			},

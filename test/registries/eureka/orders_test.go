@@ -6,7 +6,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/netip"
 	"os/exec"
@@ -54,8 +53,8 @@ const (
 	beat = time.Second
 	// propagation is what callers need to learn of an override, and some seconds more, in which faults happen.
 	propagation = 2*cache + 7*beat
-	// forgotten is the part in which Eureka loses its memory, and unknown why callers send nothing then: until applications
-	// register again, it lists nobody, with Usher and without.
+	// forgotten is the part in which Eureka loses its memory, and unknown why callers send nothing then: until
+	// applications register again, it lists nobody, with Usher and without.
 	forgotten, unknown = "deletion, and Eureka loses its memory", "the caller knew no instance"
 )
 
@@ -74,10 +73,10 @@ const (
 	withoutUsher workload = "a Deployment, without Usher"
 )
 
-// TestOrders has applications of Spring Cloud register themselves in Eureka, from processes on nodes, under callers with
-// Eureka's own client. While their workload is rolled out, scaled, deleted from and evicted from, while Eureka loses its
-// memory, and while a container ends in its Pod's drain, no request is lost. Without Usher some are: that the test counts
-// them shows that it could.
+// TestOrders has applications of Spring Cloud register themselves in Eureka, from processes on nodes, under
+// callers with Eureka's own client. While their workload is rolled out, scaled, deleted from and evicted from,
+// while Eureka loses its memory, and while a container ends in its Pod's drain, no request is lost. Without
+// Usher some are: that the test counts them shows that it could.
 func TestOrders(t *testing.T) {
 	w := newWorld(t)
 	for _, of := range []workload{deployment, cloneSet, withoutUsher} {
@@ -181,51 +180,82 @@ func (w *world) play(t *testing.T, of workload) (lost int) {
 	return g.log(g.client.Report())
 }
 
-// log prints what was sent and lost during each kind of change, and returns how many were lost, but for those that had no
-// instance to choose from while Eureka had forgotten all.
+// log prints what was sent and lost during each kind of change, and returns how many were lost, but for those
+// that had no instance to choose from while Eureka had forgotten all.
 func (g *game) log(report traffic.Report) (lost int) {
-	sums := map[string]traffic.Section{}
-	for _, section := range report.Sections {
-		sum := sums[section.Name]
-		sum.Sent, sum.Lost = sum.Sent+section.Sent, sum.Lost+section.Lost
-		sums[section.Name] = sum
-	}
-	for _, name := range slices.Sorted(maps.Keys(sums)) {
-		g.Logf("%-40s %5d sent, %3d lost", name, sums[name].Sent, sums[name].Lost)
+	var unanswerable int
+	for _, section := range report.ByName() {
+		g.Logf("%-42s %5d sent, %3d lost", section.Name, section.Sent, section.Lost)
+		if section.Name == forgotten {
+			unanswerable = min(report.Reasons[unknown], section.Lost)
+		}
 	}
 	total := report.Total()
-	g.Logf("%-40s %5d sent, %3d lost %v", "all", total.Sent, total.Lost, report.Reasons)
-	return total.Lost - min(report.Reasons[unknown], sums[forgotten].Lost)
+	g.Logf("%-42s %5d sent, %3d lost %v", "all", total.Sent, total.Lost, report.Reasons)
+	return total.Lost - unanswerable
 }
 
 // container is the one of the Pods, of a version.
 func (g *game) container(version int) string {
 	command := slices.Concat([]string{"java"}, flags, g.world.libraries, g.world.options(g.name, "${POD_IP}", appPort))
-	return fmt.Sprintf(`{name: main, image: "%s:v%d", command: %s, ports: [{containerPort: %d}], `+
-		`readinessProbe: {periodSeconds: 1, httpGet: {path: /actuator/health, port: %[4]d}}}`, image, version, encode.JSON(command), appPort)
+	return fmt.Sprintf(`{
+  name: main, image: "%s:v%d", ports: [{containerPort: %d}], command: %s,
+  readinessProbe: {periodSeconds: 1, httpGet: {path: /actuator/health, port: %[3]d}}}`,
+		image, version, appPort, encode.JSON(command))
 }
+
+// The objects of a game. The workload has the Pods' labels, their gates, and what its kind has besides.
+const (
+	registryText = `
+apiVersion: usher.dev/v1alpha1
+kind: Registry
+metadata: {name: "%s"}
+spec: {insecure: true, eureka: {address: "%s", responseCache: %s}}`
+	registrationText = `
+apiVersion: usher.dev/v1alpha1
+kind: Registration
+metadata: {name: orders}
+spec:
+  selector: {matchLabels: {app: orders}}
+  registries: ["%s"]
+  instance: {registeredBy: Application, service: "%s", port: %d}
+  drain: {propagation: %s, afterOutage: 5s}`
+	workloadText = `
+apiVersion: %s
+kind: %s
+metadata: {name: orders}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: orders}}
+  template:
+    metadata: {labels: {app: orders}}
+    spec: {terminationGracePeriodSeconds: 30, readinessGates: %s, containers: [%s]}`
+	hooksText = `
+spec: {hooks: {inPlaceUpdate: test.usher.dev/update, preDelete: test.usher.dev/delete}}`
+	cloneSetText = `
+spec:
+  template: {metadata: {labels: {test.usher.dev/update: "true", test.usher.dev/delete: "true"}}}
+  updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}
+  lifecycle:
+    inPlaceUpdate: {labelsHandler: {test.usher.dev/update: "true"}}
+    preDelete: {labelsHandler: {test.usher.dev/delete: "true"}}`
+)
 
 // begin creates the workload and what it needs.
 func (g *game) begin() {
-	labels, kind, more, hooks, gates := "app: orders", "apiVersion: apps/v1, kind: Deployment", "", "", ""
+	version, kind, gates := "apps/v1", "Deployment", "[]"
+	var hooks, more []string
 	if g.of == cloneSet {
-		kind = "apiVersion: apps.kruise.io/v1alpha1, kind: CloneSet"
-		labels += `, test.usher.dev/update: "true", test.usher.dev/delete: "true"`
-		more = `, updateStrategy: {type: InPlaceIfPossible, maxUnavailable: 1}, lifecycle: {` +
-			`inPlaceUpdate: {labelsHandler: {test.usher.dev/update: "true"}}, preDelete: {labelsHandler: {test.usher.dev/delete: "true"}}}`
-		hooks = `, hooks: {inPlaceUpdate: test.usher.dev/update, preDelete: test.usher.dev/delete}`
+		version, kind = "apps.kruise.io/v1alpha1", "CloneSet"
+		hooks, more = []string{hooksText}, []string{cloneSetText}
 	}
 	if g.of != withoutUsher {
-		gates = `, readinessGates: [{conditionType: usher.dev/registered}]`
+		gates = `[{conditionType: usher.dev/registered}]`
 		g.Make(
-			g.Object(fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: "%s"}, spec: {insecure: true, eureka: `+
-				`{address: "%s", responseCache: %s}}}`, g.Namespace, g.world.eureka.Address, 2*cache)),
-			g.Object(fmt.Sprintf(`{apiVersion: usher.dev/v1alpha1, kind: Registration, metadata: {name: orders}, spec: {selector: {matchLabels: {app: orders}}, `+
-				`registries: ["%s"], instance: {registeredBy: Application, service: "%s", port: %d}, drain: {propagation: %s, afterOutage: 5s}%s}}`,
-				g.Namespace, g.name, appPort, propagation, hooks)))
+			g.Object(fmt.Sprintf(registryText, g.Namespace, g.world.eureka.Address, 2*cache)),
+			g.Object(fmt.Sprintf(registrationText, g.Namespace, g.name, appPort, propagation), hooks...))
 	}
-	g.Make(g.Object(fmt.Sprintf(`{%s, metadata: {name: orders}, spec: {replicas: 3, selector: {matchLabels: {app: orders}}%s, template: {metadata: {labels: {%s}}, `+
-		`spec: {terminationGracePeriodSeconds: 30, containers: [%s]%s}}}}`, kind, more, labels, g.container(1), gates)))
+	g.Make(g.Object(fmt.Sprintf(workloadText, version, kind, gates, g.container(1)), more...))
 }
 
 func (g *game) workload() client.Object {

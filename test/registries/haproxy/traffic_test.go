@@ -232,7 +232,7 @@ func conform(t *testing.T, addresses ...func(*proxy) string) {
 		last := all[len(all)-1]
 		return registrytest.Fixture{
 			Connector: connect(t, where...),
-			Seed: func(t *testing.T, service, id string) {
+			Seed: func(service, id string) {
 				// A server on one of them is enough to interfere.
 				last.ask(t, "add server "+service+"/"+id+" 192.0.2.1:1")
 			},

@@ -49,7 +49,7 @@ func testConformance(t *testing.T, s *server) {
 		namespace, r := s.connect(t)
 		return registrytest.Fixture{
 			Connector: r, AddressIsIdentity: true, HoldsBack: true,
-			Seed: func(t *testing.T, service, id string) {
+			Seed: func(service, id string) {
 				s.write(t, http.MethodPost, foreign(namespace, service, id, 1))
 				registrytest.Until(t, "the foreign entry", func() bool { return len(registrytest.List(t, r)) == 1 })
 			},

@@ -49,7 +49,7 @@ func TestConformance(t *testing.T) {
 				return registrytest.Fixture{
 					Atomic:    true,
 					Connector: s.connect(t, layout, nil),
-					Seed:      seed,
+					Seed:      func(service, id string) { seed(t, service, id) },
 					Break:     s.Kill, Mend: s.Restart, Hang: s.Hang, Resume: s.Resume,
 				}
 			})

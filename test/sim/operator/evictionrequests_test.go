@@ -21,8 +21,8 @@ import (
 	"github.com/usher-dev/usher/test/model"
 )
 
-// Kubernetes' own evictions: requesters ask twice, late, and withdraw; Kubernetes' controller gives responders their turns
-// when it comes to that; another responder takes its time, and the last one evicts.
+// Kubernetes' own evictions: requesters ask twice, late, and withdraw; Kubernetes' controller gives responders
+// their turns when it comes to that; another responder takes its time, and the last one evicts.
 
 const (
 	actorCoordinator = "system:serviceaccount:kube-system:evictionrequest-controller"
@@ -206,7 +206,8 @@ func (s *simulation) refusesResponses() {
 	}
 }
 
-// judgeResponse checks what the operator says of an eviction: after the end of its turn whoever comes next may evict the Pod.
+// judgeResponse checks what the operator says of an eviction: after the end of its turn whoever comes next may
+// evict the Pod.
 func (s *simulation) judgeResponse(c *model.Commit) {
 	_, isEviction := c.Old.(*lifecyclev1alpha1.Eviction)
 	if !isEviction || c.Actor != actorOperator {
@@ -217,14 +218,15 @@ func (s *simulation) judgeResponse(c *model.Commit) {
 	switch {
 	case after.Completed.IsZero(), pod == nil, pod.UID != after.PodUID:
 		return
-	case pod.DeletionTimestamp != nil, s.guardian.proceeded[pod.UID], s.unguarded(pod.UID): // who waits no more has been judged
+	case pod.DeletionTimestamp != nil, s.guardian.proceeded[pod.UID], s.unguarded(pod.UID): // another rule has judged such a Pod
 		return
 	}
 	s.handed++
 	s.judgeDrain(pod.Name+" is handed on", true, pod)
 }
 
-// checkEviction has somebody ask for a Pod's eviction while all is well, and change its mind: the Pod leaves, and comes back.
+// checkEviction has somebody ask for a Pod's eviction while all is well, and change its mind: the Pod leaves,
+// and comes back.
 func (s *simulation) checkEviction() {
 	for _, name := range registries {
 		s.breaks(name, memory.None)

@@ -185,8 +185,8 @@ var premises = map[string]func(p *premise, value string){
 	}),
 	"notices":  func(p *premise, _ string) { p.features.notices = true },
 	"requests": func(p *premise, _ string) { p.features.requests = true },
-	// handsOnAtOnce takes each Pod for drained whose drain for a deletion has begun, forgetsEvictions takes those for new whose
-	// turn it has completed, and heedsNobodysEvictions those for its own that are over.
+	// handsOnAtOnce takes each Pod for drained whose drain for a deletion has begun, forgetsEvictions takes
+	// those for new whose turn it has completed, and heedsNobodysEvictions those for its own that are over.
 	"handsOnAtOnce": func(p *premise, _ string) {
 		p.defects.misreads = func(object client.Object, _ bool) {
 			pod, ok := object.(*corev1.Pod)

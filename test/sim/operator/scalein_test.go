@@ -106,8 +106,8 @@ func (s *simulation) knows(pod *corev1.Pod, habit string) bool {
 	return w != nil && w.habit == habit && w.passes >= enoughPasses
 }
 
-// judgeChoice checks whom the ReplicaSet deletes: no busy Pod while it keeps one of which the operator knows that nothing
-// is under way there.
+// judgeChoice checks whom the ReplicaSet deletes: no busy Pod while it keeps one of which the operator knows
+// that nothing is under way there.
 func (s *simulation) judgeChoice(chosen, kept []*corev1.Pod) {
 	for _, pod := range chosen {
 		if !s.features.idleFirst || !s.knows(pod, steadily) || pod.Annotations[usher.AnnotationDeletionRequest] != "" {

@@ -97,8 +97,8 @@ type simulation struct {
 	served map[types.UID]time.Time
 	// noticed means that a node has said that it goes.
 	noticed bool
-	// intents are who wants which eviction, by its name, and responders whose turns it has; turned are the Pods of which Usher
-	// has had the turn. handed counts those that it has handed on.
+	// intents are who wants which eviction, by its name, and responders whose turns it has; turned are the Pods
+	// of which Usher has had the turn. handed counts those that it has handed on.
 	intents    map[string]map[string]bool
 	responders map[string][]lifecyclev1alpha1.TargetResponder
 	turned     map[types.UID]bool

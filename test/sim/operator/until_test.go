@@ -228,8 +228,9 @@ func (s *simulation) isAsked(pod *corev1.Pod) bool {
 	})
 }
 
-// mayEnd reports whether a busy Pod that nobody updates may go at the timeout: onDeadline is Proceed, or nobody waits, or
-// the Registration that has it asked does not select it any more: it lets a Pod go that it has deselected.
+// mayEnd reports whether a busy Pod that nobody updates may go at the timeout: onDeadline is Proceed, or nobody
+// waits, or the Registration that has it asked does not select it any more: it lets a Pod go that it has
+// deselected.
 func (s *simulation) mayEnd(pod *corev1.Pod) bool {
 	names, _ := plan.Names(pod)
 	deselected := slices.ContainsFunc(names, func(name string) bool { return !s.matches(name, pod) })

@@ -58,7 +58,7 @@ func TestConformance(t *testing.T) {
 		c := checktest.Must(New(spec(f), nil, cloudmap.Namespace, secret))(t)
 		return registrytest.Fixture{
 			Connector: c, HoldsBack: true,
-			Seed: func(_ *testing.T, service, id string) {
+			Seed: func(service, id string) {
 				f.Register(service, id, map[string]string{"AWS_INSTANCE_IPV4": "192.0.2.1", "AWS_INSTANCE_PORT": "1"})
 			},
 			Break: func() error { f.Close(); return nil },

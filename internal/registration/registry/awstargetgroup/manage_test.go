@@ -42,7 +42,7 @@ func TestManagedConformance(t *testing.T) {
 		address := strings.TrimPrefix(f.URL(), "http://")
 		return registrytest.Fixture{
 			Connector: managed(t, f, cluster().Build()), NoMetadata: true, OneOwner: true, AddressIsIdentity: true, Foreign: "192.0.2.1:1",
-			Seed:  func(*testing.T, string, string) { f.Register(arn("web"), "192.0.2.1", 1) },
+			Seed:  func(string, string) { f.Register(arn("web"), "192.0.2.1", 1) },
 			Break: func() error { f.Close(); return nil },
 			Mend:  func(ctx context.Context) error { return f.Restart(ctx, address) },
 		}

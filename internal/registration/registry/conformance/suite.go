@@ -17,8 +17,8 @@ import (
 
 func testEmpty(h *harness) { h.shows() }
 
-// testListed looks at nothing but what callers see. Its addresses are IPv4: Nacos checks instances by itself, and what has
-// no route fails at once, in a later case as well.
+// testListed looks at nothing but what callers see. Its addresses are IPv4: Nacos checks instances by itself,
+// and what has no route fails at once, in a later case as well.
 func testListed(h *harness) {
 	a, b := entry("here", 1), entry("here", 2)
 	h.put(a)

@@ -107,7 +107,7 @@ func TestConformance(t *testing.T) {
 		s := &server{store: memory.New()}
 		return registrytest.Fixture{
 			Connector: connect(t, s), Atomic: true,
-			Seed: func(_ *testing.T, service, id string) {
+			Seed: func(service, id string) {
 				s.store.Seed(service, registry.Entry{ID: id, Address: "192.0.2.1", Port: 1})
 			},
 			Break:  func() error { s.down.Store(true); return nil },

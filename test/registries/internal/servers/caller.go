@@ -25,8 +25,9 @@ type Caller struct {
 	changed chan struct{}
 }
 
-// Call runs the only Java source file of a directory, with the libraries of its pom.xml, until the test ends. The program
-// writes "instances" with what it knows of each, again when that changes, and ends with its standard input.
+// Call runs the only Java source file of a directory, with the libraries of its pom.xml, until the test ends.
+// The program writes "instances" with what it knows of each, again when that changes, and ends with its
+// standard input.
 func Call(t *testing.T, name, folder string, args ...string) *Caller {
 	t.Helper()
 	// It outlives the test's context, in order to end by itself.

@@ -17,7 +17,7 @@ func TestConformance(t *testing.T) {
 		r := memory.New()
 		return registrytest.Fixture{
 			Connector: r, HoldsBack: true,
-			Seed: func(_ *testing.T, service, id string) {
+			Seed: func(service, id string) {
 				r.Seed(service, registry.Entry{ID: id, Address: "192.0.2.1", Port: 1})
 			},
 			Break:  func() error { r.Break(memory.Down); return nil },
