@@ -41,7 +41,9 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 		return cannotTry // parse has said why.
 	}
 	rows, err := w.Try(ctx)
-	_, _ = fmt.Fprint(out, registrytest.Table(rows))
+	if len(rows) > 0 {
+		_, _ = fmt.Fprint(out, registrytest.Table(rows))
+	}
 	if err != nil {
 		_, _ = fmt.Fprintln(complaints, "usher-conformance:", err)
 		return cannotTry
@@ -73,24 +75,28 @@ func parse(args []string, complaints io.Writer) (registrytest.Webhook, error) {
 	}
 	var err error
 	if w.URL == "" || flags.NArg() > 0 {
-		err = errors.New("usher-conformance: say which server: --webhook http://127.0.0.1:8080/usher")
+		err = errors.New("say which server: --webhook http://127.0.0.1:8080/usher")
 	}
 	if err == nil {
-		w.HMAC, err = content(key)
+		w.HMAC, err = content("hmac-file", key)
 	}
 	if err == nil {
-		w.CA, err = content(ca)
+		w.CA, err = content("ca-file", ca)
 	}
 	if err != nil {
-		_, _ = fmt.Fprintln(complaints, err)
+		_, _ = fmt.Fprintln(complaints, "usher-conformance:", err)
 	}
 	return w, err
 }
 
-// content reads a file, unless it has no name.
-func content(file string) ([]byte, error) {
+// content reads the file that a flag names; nil if it names none.
+func content(flag, file string) ([]byte, error) {
 	if file == "" {
 		return nil, nil
 	}
-	return os.ReadFile(file)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flag, err)
+	}
+	return data, nil
 }

@@ -42,7 +42,7 @@ func TestExitCodes(t *testing.T) {
 		}},
 		"no server":         {nil, cannotTry, []string{"--webhook http://"}},
 		"no address":        {[]string{"--webhook", "registrar"}, cannotTry, []string{"webhook.url is not an http or https address"}},
-		"no such file":      {[]string{"--webhook", good, "--hmac-file", key + "2"}, cannotTry, []string{"no such file"}},
+		"no such file":      {[]string{"--webhook", good, "--hmac-file", key + "2"}, cannotTry, []string{"--hmac-file: open"}},
 		"an argument":       {[]string{"--webhook", good, "again"}, cannotTry, []string{"say which server"}},
 		"a flag":            {[]string{"--url", good}, cannotTry, []string{"not defined"}},
 		"a foreign service": {[]string{"--webhook", good, "--foreign", "legacy"}, cannotTry, []string{"SERVICE/ID"}},
@@ -52,6 +52,7 @@ func TestExitCodes(t *testing.T) {
 			var out strings.Builder
 			checktest.Same(t, "the exit code", test.code, run(t.Context(), test.args, &out, &out))
 			checktest.Says(t, "the output", out.String(), test.words...)
+			checktest.Same(t, "a table", test.code != cannotTry && name != "help", strings.Contains(out.String(), "were not tried\n"))
 		})
 	}
 }
