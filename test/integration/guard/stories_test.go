@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,12 +57,16 @@ func TestStories(t *testing.T) {
 	if evictionRequests {
 		files = "testdata/evictionrequests/*.txt"
 	}
-	scenariotest.Stories[*story]{Files: files, Words: words, Begin: func(t *testing.T) *story {
+	scenariotest.Stories[*story]{Files: files, Words: words, Alone: shared, Begin: func(t *testing.T) *story {
 		t.Helper()
 		a := begin(t)
 		return &story{Scene: a, namespaces: map[string]*scene.Scene{"a": a}, kubeconfig: plane.Kubeconfig()}
 	}}.Play(t)
 }
+
+// shared fits the steps about what all namespaces have: nodes, the registry's outages, the cloud's clock, and the
+// commands that look at the whole cluster.
+var shared = regexp.MustCompile(`node-\d|^the registry is|clock|^(until )?usher (doctor|drain node|status -A)`)
 
 func begin(t *testing.T) *scene.Scene {
 	t.Helper()
