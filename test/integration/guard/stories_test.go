@@ -189,12 +189,6 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.C
 	{Name: "the drained Pod is", Args: "NAME",
 		Does: "waits for a Pod that is to be deleted and is in no registry, and gives it a name",
 		Run:  (*story).findDrained},
-	{Name: "not held", Args: "POD", Does: "fails if the Pod has a finalizer",
-		Run: func(s *story, name string) { s.Same("what holds it", s.Pod(name).Finalizers, []string{}) }},
-	{Name: "going", Args: "POD", Does: "fails unless the Pod is being deleted",
-		Run: func(s *story, name string) {
-			s.Same("being deleted", s.Pod(name).DeletionTimestamp != nil, true)
-		}},
 	{Name: "note Pods", Does: "notes the Pods in Services",
 		Run: func(s *story, _ string) { s.noted = callers.inServices(s.Namespace) }},
 	{Name: "same Pods", Does: "fails unless the Pods in Services are those that were noted",

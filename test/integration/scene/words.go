@@ -46,6 +46,13 @@ var words = []scenariotest.Word[*Scene]{
 	{Name: "wait for", Args: "KIND/NAME FIELDS",
 		Does: "waits until the object has these fields; lists of objects may have more elements",
 		Run:  func(s *Scene, rest string) { ref, document := cut(rest); s.Has(s.Ref(ref), document) }},
+	{Name: "has", Args: "KIND/NAME FIELDS", Does: "fails unless the object has these fields now",
+		Run: func(s *Scene, rest string) {
+			ref, document := cut(rest)
+			object := s.Ref(ref)
+			s.Read(object)
+			s.Same("what is wrong with "+ref, s.lacks(object, document), "")
+		}},
 	{Name: "wait for every Pod", Args: "FIELDS", Does: "waits until all Pods have these fields",
 		Run: (*Scene).everyPodHas},
 	{Name: "columns", Args: "API RESOURCE",
