@@ -33,6 +33,10 @@ const Root = "../../.."
 type Plane struct {
 	*cluster.Cluster
 	client.WithWatch
+
+	// halves starts both halves of Usher in a leader; crash ends the last one.
+	halves func() (crash context.CancelFunc, err error)
+	crash  context.CancelFunc
 }
 
 // Main starts a control plane for all stories of a package, with further arguments of its components,
@@ -71,7 +75,7 @@ func New(c *cluster.Cluster) (*Plane, error) {
 		return nil, fmt.Errorf("install the CRDs: %w", err)
 	}
 	kube, err := checkout.NewClient(c.RESTConfig())
-	return &Plane{c, kube}, err
+	return &Plane{Cluster: c, WithWatch: kube}, err
 }
 
 // StartNodes starts nodes that simulate containers, until ctx ends.

@@ -35,9 +35,12 @@ func (p *Plane) StartUsher(
 	if _, err := checkout.InstallGuard(ctx, p, root, "usher", ports[0]); err != nil {
 		return "", err
 	}
-	if err := errors.Join(
-		checkout.AskPatiently(ctx, p), p.startHalves(ctx, service, options), p.startGuard(ctx, service, ports[0]),
-	); err != nil {
+	p.halves = func() (context.CancelFunc, error) {
+		ctx, crash := context.WithCancel(ctx)
+		return crash, p.startHalves(ctx, service, options)
+	}
+	p.crash, err = p.halves()
+	if err := errors.Join(err, checkout.AskPatiently(ctx, p), p.startGuard(ctx, service, ports[0])); err != nil {
 		return "", err
 	}
 	door = fmt.Sprintf("127.0.0.1:%d", ports[0])
@@ -48,6 +51,14 @@ func (p *Plane) StartUsher(
 		}
 		return true, conn.Close()
 	})
+}
+
+// RestartUsher ends both halves as a crash does, and starts them anew: they lead when the lease of those before has run
+// out. The guard goes on.
+func (p *Plane) RestartUsher() (err error) {
+	p.crash()
+	p.crash, err = p.halves()
+	return err
 }
 
 // election has one replica lead.

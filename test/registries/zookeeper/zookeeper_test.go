@@ -208,7 +208,7 @@ const dubboDelay = 5 * time.Second
 // bar.
 func caller(t *testing.T, folder string, args ...string) func() []string {
 	t.Helper()
-	return servers.Call(t, folder, folder, args...).Known
+	return servers.Call(t, slices.Concat(servers.Java(t, folder, folder), args)).Known
 }
 
 // addresses drops what follows the bar.

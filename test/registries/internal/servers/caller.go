@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"context"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,15 +24,14 @@ type Caller struct {
 	changed chan struct{}
 }
 
-// Call runs the only Java source file of a directory, with the libraries of its pom.xml, until the test ends.
-// The program writes "instances" with what it knows of each, again when that changes, and ends with its
+// Call runs Java with these arguments until the test ends. The program writes "instances" with what it knows of each, again when that changes, and ends with its
 // standard input.
-func Call(t *testing.T, name, folder string, args ...string) *Caller {
+func Call(t *testing.T, args []string) *Caller {
 	t.Helper()
 	// It outlives the test's context, in order to end by itself.
 	running, kill := context.WithTimeout(context.WithoutCancel(t.Context()), callerLife)
 	t.Cleanup(kill)
-	cmd := exec.CommandContext(running, "java", slices.Concat([]string{"-Xmx128m"}, Java(t, name, folder), args)...)
+	cmd := exec.CommandContext(running, "java", append([]string{"-Xmx128m"}, args...)...)
 	stdin := checktest.Must(cmd.StdinPipe())(t)
 	stdout := checktest.Must(cmd.StdoutPipe())(t)
 	complaints := &strings.Builder{}

@@ -77,8 +77,19 @@ func Java(t *testing.T, name, project string) []string {
 	if err != nil || len(sources) != 1 {
 		t.Fatalf("%s has the sources %v, %v; want one", project, sources, err)
 	}
-	source := checktest.Must(filepath.Abs(sources[0]))(t)
-	return []string{"-cp", jars + "/*", source}
+	return runs(t, jars, sources[0])
+}
+
+// JavaOf is Java for a source file that several projects share.
+func JavaOf(t *testing.T, name, project, source string) []string {
+	t.Helper()
+	return runs(t, Fetch(t, func(ctx context.Context) (string, error) { return fetch.Maven(ctx, name, project) }), source)
+}
+
+// runs are the arguments with which Java runs a source file.
+func runs(t *testing.T, jars, source string) []string {
+	t.Helper()
+	return []string{"-cp", jars + "/*", checktest.Must(filepath.Abs(source))(t)}
 }
 
 // debianPrograms are the directories of DebianProgram by package: apt takes seconds to

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-import com.netflix.appinfo.InstanceInfo.InstanceStatus;
-import com.netflix.discovery.EurekaClient;
-import com.netflix.discovery.shared.Application;
 import java.util.stream.Collectors;
 import org.springframework.boot.SpringApplication;
 import org.springframework.boot.SpringBootConfiguration;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
+import org.springframework.cloud.client.discovery.DiscoveryClient;
 import org.springframework.context.annotation.Bean;
 import org.springframework.web.servlet.function.RouterFunction;
 import org.springframework.web.servlet.function.RouterFunctions;
 import org.springframework.web.servlet.function.ServerResponse;
 
 /**
- * An application of Spring Cloud that registers itself in Eureka, as one that nobody has rewritten for Usher. It answers
+ * An application of Spring Cloud that registers itself, as one that nobody has rewritten for Usher. It answers
  * /slow?d=250ms after that time, and / at once; /end ends it without a word, when what is under way has been answered.
- * With the argument --call=ORDERS it is a caller instead: it writes the instances that Eureka's client would choose from,
+ * With the argument --call=ORDERS it is a caller instead: it writes the instances that the registry's client would choose from,
  * again when they change, and ends with its standard input.
  */
 @SpringBootConfiguration(proxyBeanMethods = false)
@@ -26,7 +24,7 @@ public class Orders {
         String called = context.getEnvironment().getProperty("call");
         if (called != null) {
             new Thread(Orders::endWithInput).start();
-            call(context.getBean(EurekaClient.class), called);
+            call(context.getBean(DiscoveryClient.class), called);
         }
     }
 
@@ -59,12 +57,10 @@ public class Orders {
         Runtime.getRuntime().halt(0);
     }
 
-    private static void call(EurekaClient client, String service) throws Exception {
+    private static void call(DiscoveryClient client, String service) throws Exception {
         for (String before = null;; Thread.sleep(50)) {
-            Application application = client.getApplication(service);
-            String now = application == null ? "" : application.getInstances().stream()
-                    .filter(i -> i.getStatus() == InstanceStatus.UP)
-                    .map(i -> " " + i.getIPAddr() + ":" + i.getPort())
+            String now = client.getInstances(service).stream()
+                    .map(i -> " " + i.getHost() + ":" + i.getPort())
                     .sorted().collect(Collectors.joining());
             if (!now.equals(before)) {
                 System.out.println("instances" + now);
