@@ -55,13 +55,15 @@ func (o *HA) size() (members, servers int) {
 // highlyAvailable is what a cluster of several API servers has in addition.
 type highlyAvailable struct {
 	balancer *link.Link
+	servers  []string      // host:port of the API servers
 	ready    []atomic.Bool // of the API servers
 	peers    []*link.Link  // before the members of etcd
 	clients  []string      // the URLs of the members
 
-	mu      sync.Mutex
-	lags    []time.Duration // of the members
-	senders map[string]int  // the members, by their IDs
+	mu        sync.Mutex
+	balancers []*link.Link    // all of them
+	lags      []time.Duration // of the members
+	senders   map[string]int  // the members, by their IDs
 }
 
 // newHA listens for the API servers and the members of etcd, of which none runs yet.
@@ -69,14 +71,12 @@ func newHA(ctx context.Context, c *Cluster, etcds []part) (h *highlyAvailable, e
 	address := func(name string) func(part) string {
 		return func(p part) string { return net.JoinHostPort(loopback, p.values[name]) }
 	}
-	servers := list.Map(list.Only(c.parts, func(p part) bool { return p.values["API"] != "" }), address("API"))
+	servers := c.ServerAddresses()
 	h = &highlyAvailable{
-		ready: make([]atomic.Bool, len(servers)), lags: make([]time.Duration, len(etcds)), senders: map[string]int{},
+		servers: servers, ready: make([]atomic.Bool, len(servers)), lags: make([]time.Duration, len(etcds)), senders: map[string]int{},
 		clients: list.Map(list.Map(etcds, address("CLIENT")), func(address string) string { return "http://" + address }),
 	}
-	balancing := link.Options{Rotate: true, Ready: func(i int) bool { return h.ready[i].Load() }}
-	h.balancer, err = link.ListenOn(ctx, net.JoinHostPort(loopback, strconv.Itoa(c.opts.Port)), balancing, servers...)
-	if err != nil {
+	if h.balancer, err = h.newBalancer(ctx, c.opts.Port); err != nil {
 		return nil, err
 	}
 	for i, p := range etcds {
@@ -88,6 +88,36 @@ func newHA(ctx context.Context, c *Cluster, etcds []part) (h *highlyAvailable, e
 		h.peers = append(h.peers, l)
 	}
 	return h, nil
+}
+
+// newBalancer listens on a port, or on a free one, for clients of the API servers.
+func (h *highlyAvailable) newBalancer(ctx context.Context, port int) (*link.Link, error) {
+	balancing := link.Options{Rotate: true, Ready: func(i int) bool { return h.ready[i].Load() }}
+	l, err := link.ListenOn(ctx, net.JoinHostPort(loopback, strconv.Itoa(port)), balancing, h.servers...)
+	if err == nil {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.balancers = append(h.balancers, l)
+	}
+	return l, err
+}
+
+// cut closes the connections of all balancers to an API server.
+func (h *highlyAvailable) cut(server int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, l := range h.balancers {
+		l.CutTarget(server)
+	}
+}
+
+// NewLink returns a client's own way to the API server, or its own balancer before several, as one on each node. The
+// caller closes it. Its targets are the ServerAddresses, in their order.
+func (c *Cluster) NewLink(ctx context.Context) (*link.Link, error) {
+	if c.ha != nil {
+		return c.ha.newBalancer(ctx, 0)
+	}
+	return link.Listen(ctx, link.Options{}, c.ServerAddresses()...)
 }
 
 func (h *highlyAvailable) close() error {
@@ -153,7 +183,7 @@ func (c *Cluster) probe(server int, health string) {
 		if err == nil {
 			ready = time.Now()
 		} else if time.Since(ready) > unreadyFor {
-			c.ha.balancer.CutTarget(server)
+			c.ha.cut(server)
 		}
 		select {
 		case <-c.well.Done():

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/fetch"
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -38,6 +39,9 @@ func (s *soak) apart() time.Duration {
 // machine has only one.
 func (s *soak) startCluster(ctx context.Context, st *stage.Stage) (err error) {
 	usher := st.Usher()
+	if s.options.HA {
+		st.HA = &cluster.HA{RoundTrip: peersApart}
+	}
 	if s.options.Before != "" { // One version's clock alone would be moved.
 		return st.StartCluster(ctx, "", usher, st.Web())
 	}

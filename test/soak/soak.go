@@ -53,6 +53,8 @@ type Options struct {
 	For      time.Duration
 	// Seed decides what happens, and in which order.
 	Seed uint64
+	// HA has three members of etcd, and two API servers behind a balancer, with faults of their own.
+	HA bool
 	// Bare leaves out all hooks and the guard: requests are lost then.
 	Bare bool
 	// Before is the revision of which Usher is at first, as git names it. Instead of faults, Usher is then upgraded to

@@ -4,7 +4,6 @@ package stage
 
 import (
 	"context"
-	"net/url"
 
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -22,20 +21,18 @@ func (s *Stage) NewLink(ctx context.Context, ready func(target int) bool, target
 	return l, err
 }
 
-// Through writes a kubeconfig that reaches the server of another one through a link.
+// Through writes a kubeconfig that reaches the API server of another one through a link, or several of them through a
+// balancer of its own.
 func (s *Stage) Through(ctx context.Context, kubeconfig, path string) (*link.Link, error) {
 	config, err := clientcmd.LoadFromFile(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	server, err := url.Parse(s.Cluster.Server())
+	l, err := s.Cluster.NewLink(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.NewLink(ctx, nil, server.Host)
-	if err != nil {
-		return nil, err
-	}
+	s.AtEnd(func(context.Context) error { return l.Close() })
 	for _, one := range config.Clusters {
 		one.Server = "https://" + l.Address()
 	}

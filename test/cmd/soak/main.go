@@ -27,6 +27,7 @@ func command(flags *flag.FlagSet) func(context.Context) error {
 	flags.IntVar(&o.Requests, "requests", 1_000_000, "send that many requests")
 	flags.DurationVar(&o.For, "for", time.Hour, "how long that is to take")
 	flags.Uint64Var(&o.Seed, "seed", uint64(time.Now().Unix()), "what decides which changes and faults happen; default: the time")
+	flags.BoolVar(&o.HA, "ha", false, "three members of etcd and two API servers behind a balancer, with faults of their own")
 	flags.BoolVar(&o.Bare, "bare", false, "leave out all hooks and the guard, to see that requests are lost then")
 	flags.BoolVar(&report, "report", false, "write the table into "+document)
 	return func(ctx context.Context) error { return run(ctx, o, report) }
