@@ -44,6 +44,8 @@ type Options struct {
 	// level Metadata; empty means none. Benchmarks use it to count the API writes of
 	// each user agent.
 	AuditLog string
+	// AuditPolicy is the audit policy, YAML of audit.k8s.io/v1; empty means that each request is logged.
+	AuditPolicy string
 	// ExtraArgs are appended to the components' arguments; of a repeated flag, the last
 	// one wins.
 	ExtraArgs ExtraArgs

@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,7 +150,7 @@ func (c *Cluster) configure(ctx context.Context) error {
 	c.balance()
 	return errors.Join(
 		writeFile(c.layout.config("kube-scheduler.yaml"), []byte(Fill(schedulerConfig, c.values)), 0o644),
-		writeFile(c.layout.config("audit-policy.yaml"), []byte(auditPolicy), 0o644))
+		writeFile(c.layout.config("audit-policy.yaml"), []byte(cmp.Or(c.opts.AuditPolicy, auditPolicy)), 0o644))
 }
 
 // connect makes what is between members of etcd, and the balancer before API servers.

@@ -45,11 +45,15 @@ func (s *soak) startCluster(ctx context.Context, st *stage.Stage) (err error) {
 	if s.options.Before != "" { // One version's clock alone would be moved.
 		return st.StartCluster(ctx, "", usher, st.Web())
 	}
+	st.AuditPolicy = writesPolicy
 	if usher.ModFile, err = moveClock(ctx, usher.Module, st.Path("clock")); err != nil {
 		return err
 	}
-	return st.StartCluster(ctx, "", usher, st.Web())
+	return st.StartCluster(ctx, auditLog(st), usher, st.Web())
 }
+
+// auditLog is the file with Usher's writes.
+func auditLog(st *stage.Stage) string { return st.Path("writes.log") }
 
 // clockLibrary is the module with the clock of Usher and its libraries.
 const clockLibrary = "k8s.io/utils"

@@ -15,12 +15,14 @@ import (
 // peersApart is the round trip between members of etcd: that between zones of a cloud.
 const peersApart = 2 * time.Millisecond
 
-// kinds are the faults of Usher and its surroundings that can come.
+// kinds are the faults of Usher and its surroundings that can come. With a highly available control plane those come
+// that have to do with who reaches whom; a run without it has the others.
 func (s *soak) kinds() []kind {
 	if !s.options.HA {
 		return usherFaults
 	}
-	return slices.Concat(list.Only(usherFaults, func(k kind) bool { return k.name != apiDown }), haFaults)
+	too := []string{usherKilled, leaderStopped, watchesCut}
+	return slices.Concat(haFaults, list.Only(usherFaults, func(k kind) bool { return slices.Contains(too, k.name) }))
 }
 
 // haBegins are how the faults of a highly available control plane begin. What they return ends them.

@@ -196,12 +196,12 @@ func (s *soak) startUsher(ctx context.Context, st *stage.Stage) error {
 	if err != nil {
 		return err
 	}
-	kubeconfig, err := st.Cluster.UserKubeconfig(stage.UsherUser)
-	if err != nil {
-		return err
-	}
 	for i := range n {
 		name := fmt.Sprintf("usher-%d", i+1)
+		kubeconfig, err := st.Cluster.UserKubeconfig(stage.UsherUser) // with a certificate of its own
+		if err != nil {
+			return err
+		}
 		link, err := st.Through(ctx, kubeconfig, st.Path(name+".kubeconfig"))
 		if err != nil {
 			return err
@@ -403,7 +403,10 @@ func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, er
 	if err := calling.Wait(); err != nil {
 		return nil, err
 	}
-	result := s.result()
+	result, err := s.result()
+	if err != nil {
+		return nil, err
+	}
 	gone := func(what string, objects func(*workload) *unstructured.Unstructured) error {
 		err := stage.Poll(ctx, bound, what+" to be gone", func(context.Context) (_ bool, err error) {
 			result.Left, err = s.left(ctx, objects)
@@ -423,7 +426,7 @@ func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, er
 			return nil, err
 		}
 	}
-	err := gone("Registrations", func(w *workload) *unstructured.Unstructured { return w.registration })
+	err = gone("Registrations", func(w *workload) *unstructured.Unstructured { return w.registration })
 	return result, err
 }
 
