@@ -54,7 +54,7 @@ var usherFaults = []kind{
 	{name: watchesCut, unguards: true},
 }
 
-// haFaults come in addition with a highly available control plane, in place of the loss of the only API server.
+// haFaults are those of a highly available control plane: see kinds.
 var haFaults = []kind{
 	{name: memberLost, shortest: 3 * time.Second, length: 12 * time.Second, ends: true},
 	{name: leaderMoved},
