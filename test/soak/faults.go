@@ -187,7 +187,11 @@ func (s *soak) begin(ctx context.Context, f fault, leader *replica) (end func(co
 	if begin, found := s.haBegins()[f.name]; found {
 		return begin(ctx, f)
 	}
-	// Faults of Usher's connections to the API server.
+	return s.disturbLinks(f), nil
+}
+
+// disturbLinks begins a fault of Usher's connections to the API server.
+func (s *soak) disturbLinks(f fault) (end func(context.Context) error) {
 	delay := map[string]time.Duration{apiSlow: f.roundTrip}[f.name]
 	for _, r := range s.replicas {
 		r.link.Slow(delay)
@@ -205,7 +209,7 @@ func (s *soak) begin(ctx context.Context, f fault, leader *replica) (end func(co
 			r.link.Slow(0)
 		}
 		return nil
-	}, nil
+	}
 }
 
 // within draws a time below a bound.

@@ -387,18 +387,26 @@ func (s *soak) watch(ctx context.Context) error {
 	return nil
 }
 
-// finish deletes the workloads, and finds remaining objects.
-func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, error) {
+// endWorkloads deletes the workloads, once each is as it is to be.
+func (s *soak) endWorkloads(ctx context.Context) error {
 	for _, w := range s.workloads {
 		if err := s.settle(ctx, w, nil); err != nil {
-			return nil, err
+			return err
 		}
 		for _, c := range w.callers {
 			c.EndWhenGone()
 		}
 		if err := s.try(ctx, func(ctx context.Context) error { return s.Kube.Delete(ctx, w.object.DeepCopy()) }); err != nil {
-			return nil, err
+			return err
 		}
+	}
+	return nil
+}
+
+// finish deletes the workloads, and finds remaining objects.
+func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, error) {
+	if err := s.endWorkloads(ctx); err != nil {
+		return nil, err
 	}
 	if err := calling.Wait(); err != nil {
 		return nil, err
