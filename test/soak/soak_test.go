@@ -101,9 +101,22 @@ func TestStrays(t *testing.T) {
 		writes("b", "events", 201, 5), writes("b", "pods", 409, 5), writes("b", "leases", 200, 6), writes("a", "pods", 200, 6),
 		writes("b", "clonesets", 200, 8), writes("a", "pods", 200, 9), // a's
 	}
+	for body, code := range map[string]int{ // the guard's, and one that was refused
+		`{"metadata":{"uid":"1","annotations":{"usher.dev/deletion-request":"{}"}}}`: 200, `[{"op":"test"}]`: 409,
+	} {
+		w := writes("a", "pods", code, 10)
+		w.Patch = []byte(body)
+		log = append(log, w)
+	}
+	trial := writes("a", "pods", 200, 11)
+	trial.RequestURI = "/api/v1/namespaces/demo/pods/web-1/eviction?dryRun=All"
+	log = append(log, trial)
+	operators := writes("a", "pods", 200, 12)
+	operators.Patch = []byte(`{"metadata":{"resourceVersion":"7","annotations":{"usher.dev/deletion-request":"{}"}}}`)
+	log = append(log, operators)
 	var found []string
 	for _, w := range strays(log) {
 		found = append(found, w.by()+w.Received.Format(" 5"))
 	}
-	checktest.Same(t, "stray writes", []string{"[b] 1", "[b] 4", "[a] 9"}, found)
+	checktest.Same(t, "stray writes", []string{"[b] 1", "[b] 4", "[a] 9", "[a] 12"}, found)
 }

@@ -13,17 +13,20 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
+	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
 )
 
-// writesPolicy logs Usher's writes, and nothing else.
+// writesPolicy logs Usher's writes, and nothing else; the patches of Pods with what they change.
 const writesPolicy = `
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
+- {level: Request, users: [usher], verbs: [patch], resources: [{resources: [pods]}]}
 - {level: Metadata, users: [usher], verbs: [create, update, patch, delete]}
 - {level: None}
 `
@@ -33,10 +36,12 @@ const credential = "authentication.kubernetes.io/credential-id"
 
 // write is one of Usher's writes, as the API server's audit log has it.
 type write struct {
-	Verb      string
-	ObjectRef struct{ Resource, Subresource, Namespace, Name string }
-	User      struct{ Extra map[string][]string }
-	Response  struct{ Code int } `json:"responseStatus"`
+	Verb, RequestURI string
+	ObjectRef        struct{ Resource, Subresource, Namespace, Name string }
+	User             struct{ Extra map[string][]string }
+	Response         struct{ Code int } `json:"responseStatus"`
+	// Patch is the body of a patch of a Pod.
+	Patch json.RawMessage `json:"requestObject"`
 	// Received is when its request came, Answered when the answer went. API servers have one clock here.
 	Received time.Time `json:"requestReceivedTimestamp"`
 	Answered time.Time `json:"stageTimestamp"`
@@ -48,10 +53,23 @@ func (w write) by() string { return fmt.Sprint(w.User.Extra[credential]) }
 // takes reports whether it takes, renews or gives back the leader's lease.
 func (w write) takes() bool { return w.ObjectRef.Resource == "leases" && w.ObjectRef.Name == lease }
 
-// needsLeader reports whether only the leader may write that: all but leases, events, and questions about rights and
-// about who one is.
+// needsLeader reports whether only the leader may write that: all but leases, events, questions about rights and about
+// who one is, dry runs, and what the guard writes.
 func (w write) needsLeader() bool {
-	return !slices.Contains([]string{"leases", "events", "tokenreviews", "subjectaccessreviews", "selfsubjectreviews"}, w.ObjectRef.Resource)
+	return !strings.Contains(w.RequestURI, "dryRun=All") && !w.asksForDrain() && !slices.Contains([]string{"leases", "events", "tokenreviews", "subjectaccessreviews", "selfsubjectreviews"}, w.ObjectRef.Resource)
+}
+
+// asksForDrain reports whether the write is the guard's, with which it asks for the drain of a Pod: any replica may. The
+// hook operator's patches of Pods name the version.
+func (w write) asksForDrain() bool {
+	var patch struct {
+		Metadata struct {
+			ResourceVersion string
+			Annotations     map[string]*string
+		}
+	}
+	err := json.Unmarshal(w.Patch, &patch)
+	return err == nil && patch.Metadata.ResourceVersion == "" && patch.Metadata.Annotations[usherv1alpha1.AnnotationDeletionRequest] != nil
 }
 
 func (w write) String() string {
