@@ -4,6 +4,7 @@ package soak
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -90,7 +91,11 @@ func (r *Result) Table() stage.Table {
 		add("upgrades from "+r.before+", and back", "%s", stage.Counts(r.Faults))
 		add("Pods on their way out when a process of Usher changed", "%d", r.onTheirWay)
 	} else {
-		add("faults", "%s", stage.Counts(r.Faults))
+		between, others := r.faults()
+		add("faults", "%s", stage.Counts(others))
+		if len(between) > 0 {
+			add("faults of several API servers", "%s", stage.Counts(between))
+		}
 		add("clocks of the two replicas", "%s", clocks(r.apart))
 	}
 	add("processes of Usher", "%d", r.Starts)
@@ -105,6 +110,18 @@ func (r *Result) Table() stage.Table {
 	}
 	add("objects, finalizers and entries left", "%d", len(r.Left))
 	return t
+}
+
+// faults counts those that only a highly available control plane has, and the others.
+func (r *Result) faults() (between, others map[string]int) {
+	between, others = map[string]int{}, maps.Clone(r.Faults)
+	for _, k := range haFaults {
+		if n := others[k.name]; n > 0 {
+			between[k.name] = n
+			delete(others, k.name)
+		}
+	}
+	return between, others
 }
 
 func clocks(apart time.Duration) string {
