@@ -212,8 +212,14 @@ func (c *Cluster) Lag(ctx context.Context, member string, by time.Duration) erro
 	return nil
 }
 
-// learnSenders asks etcd for its members' IDs.
+// learnSenders asks etcd for its members' IDs, once: a member that lags may answer too late.
 func (c *Cluster) learnSenders(ctx context.Context) error {
+	c.ha.mu.Lock()
+	known := len(c.ha.senders) == len(c.ha.clients)
+	c.ha.mu.Unlock()
+	if known {
+		return nil
+	}
 	return c.askMember(ctx, c.ha.clients, func(ctx context.Context, etcd *clientv3.Client) error {
 		found, err := etcd.MemberList(ctx)
 		if err != nil {
