@@ -52,7 +52,7 @@ func (s *soak) result() (*Result, error) {
 		return r, nil
 	}
 	writes, err := readWrites(auditLog(s.Stage))
-	r.Writes, r.Strays = len(writes), list.Map(strays(writes), write.String)
+	r.Writes, r.Strays = len(writes), list.Map(strays(writes), stray.String)
 	return r, err
 }
 

@@ -77,9 +77,19 @@ func (w write) String() string {
 		w.ObjectRef.Name, w.Received.Format("15:04:05.000"))
 }
 
+// stray is a write of a replica that did not lead. Since then another one has had the lease; zero: nobody had.
+type stray struct {
+	write
+	since time.Time
+}
+
+func (s stray) String() string {
+	return fmt.Sprintf("%s, and another one renewed the lease at %s", s.write, s.since.Format("15:04:05.000"))
+}
+
 // strays returns the writes that took effect although their replica did not lead when they reached an API server:
 // another one had had an answer to its write of the lease.
-func strays(writes []write) (found []write) {
+func strays(writes []write) (found []stray) {
 	done := list.Only(writes, func(w write) bool { return w.Response.Code < http.StatusMultipleChoices })
 	held := list.Only(done, write.takes)
 	slices.SortFunc(held, func(a, b write) int { return a.Answered.Compare(b.Answered) })
@@ -87,8 +97,11 @@ func strays(writes []write) (found []write) {
 		next, _ := slices.BinarySearchFunc(held, w.Received, func(h write, at time.Time) int {
 			return cmp.Or(h.Answered.Compare(at), -1)
 		})
-		if next == 0 || held[next-1].by() != w.by() {
-			found = append(found, w)
+		switch {
+		case next == 0:
+			found = append(found, stray{write: w})
+		case held[next-1].by() != w.by():
+			found = append(found, stray{w, held[next-1].Answered})
 		}
 	}
 	return found
