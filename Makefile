@@ -25,7 +25,7 @@ demo: ## Bring up a real API server and take CloneSets and a Deployment through 
 	@$(GO) -C test run ./cmd/demo -page $(CURDIR)/demo.html $(ARGS)
 
 .PHONY: soak
-soak: ## Send a million requests in an hour while workloads change and faults happen (ARGS='-requests 50000 -for 4m -seed 1').
+soak: ## Send a million requests in an hour while workloads change and faults happen (ARGS='-requests 50000 -for 4m -seed 1'; ARGS=-ha: on three etcds and two API servers).
 	@echo "Compiling the soak: a minute the first time."
 	@$(GO) -C test run ./cmd/soak $(ARGS)
 
@@ -170,5 +170,5 @@ check: ## Check that generated files, formatting, modules and links are up to da
 	cd $(CONFORMANCE) && $(LINT) run --config ../../.golangci.yml ./...
 
 .PHONY: up
-up: ## Run a development cluster until Ctrl-C (ARGS=--usher: with Usher and its guard; docs/devcluster.md).
+up: ## Run a development cluster until Ctrl-C (ARGS=--usher: with Usher and its guard; ARGS=--ha: three etcds, two API servers; docs/devcluster.md).
 	@$(GO) -C test run ./cmd/devcluster $(ARGS)

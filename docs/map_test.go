@@ -57,7 +57,7 @@ func TestReportsHaveAPlace(t *testing.T) {
 			}
 		}
 	}
-	if found != 6 {
-		t.Errorf("%d marks were found, want 6", found)
+	if found != 8 {
+		t.Errorf("%d marks were found, want 8", found)
 	}
 }

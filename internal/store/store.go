@@ -221,10 +221,11 @@ func latestVersion[T client.Object](cached []T) (latest string) {
 // over lays an entry over the cached object. It returns what a pass sees of it, nothing
 // if it is gone, and whether the cache has caught up.
 func (e Answer[T]) over(cached T) (shown []T, caughtUp bool) {
+	older := kube.Newer(e.Object, cached) // a list of an API server that lags, of an object that was terminating already
 	switch {
-	case e.Deleted && cached.GetDeletionTimestamp() == nil && !e.cameBack(cached):
+	case e.Deleted && (older || cached.GetDeletionTimestamp() == nil) && !e.cameBack(cached):
 		return nil, false
-	case e.Deleted || !kube.Newer(e.Object, cached):
+	case e.Deleted || !older:
 		return []T{cached}, true
 	}
 	return []T{e.Object}, false

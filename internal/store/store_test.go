@@ -123,3 +123,18 @@ func TestScopes(t *testing.T) {
 	s.Forget("a")
 	checktest.Same(t, "nothing is kept of an object that is gone", 0, len(s.answers))
 }
+
+// TestGoneStaysGoneInAnOlderList: an object that was terminating before our last answer about it, and then found gone,
+// does not come back with a list of an API server that lags; a later version shows how it goes.
+func TestGoneStaysGoneInAnOlderList(t *testing.T) {
+	for cached, want := range map[string]string{"3": "b 1", "5": "a 5, b 1", "7": "a 7, b 1"} {
+		s := New[string, *corev1.Pod](nil)
+		s.Note("set", answer{Object: pod("web", "a", "5"), Created: true, At: now})
+		s.Note("set", answer{Object: pod("web", "a", "5"), Created: true, Deleted: true, At: now})
+		leaving := pod("web", "a", cached)
+		leaving.DeletionTimestamp = &metav1.Time{Time: now}
+		seen, _ := s.Merge("set", []*corev1.Pod{leaving, pod("web", "b", "1")}, now)
+		checktest.Same(t, "what a pass sees with a cache at version "+cached, want, shown(seen))
+		checktest.Same(t, "the answer is kept with a cache at version "+cached, cached == "3", !s.Empty("set"))
+	}
+}

@@ -5,6 +5,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 
 	policyv1 "k8s.io/api/policy/v1"
@@ -282,10 +283,30 @@ func (c *Cache) Deliver(upTo int) {
 
 // Relist replaces the copy with the present state. An object that was removed and
 // recreated under the same name shows as an update.
-func (c *Cache) Relist() {
+func (c *Cache) Relist() { c.replace(maps.Clone(c.server.Objects[c.kind]), len(c.server.Log[c.kind])) }
+
+// RelistAt replaces the copy with the state at a position in the log, not before that of the copy: that is what an API
+// server lists whose own cache lags, and a client asks for nothing older than it has.
+func (c *Cache) RelistAt(position int) {
+	objects := maps.Clone(c.Objects)
+	for _, commit := range c.server.Log[c.kind][c.Applied:position] {
+		if at := client.ObjectKeyFromObject(commit.Object()); commit.New == nil {
+			delete(objects, at)
+		} else {
+			objects[at] = commit.New
+		}
+	}
+	c.replace(objects, position)
+}
+
+// Present returns the position of the server's log.
+func (c *Cache) Present() int { return len(c.server.Log[c.kind]) }
+
+// replace replaces the copy as a list does.
+func (c *Cache) replace(objects map[types.NamespacedName]client.Object, position int) {
 	before := c.Objects
-	c.Applied, c.Objects = len(c.server.Log[c.kind]), map[types.NamespacedName]client.Object{}
-	for at, object := range c.server.Objects[c.kind] {
+	c.Applied, c.Objects = position, map[types.NamespacedName]client.Object{}
+	for at, object := range objects {
 		c.put(at, object)
 	}
 	for _, object := range Sorted(before) {

@@ -192,6 +192,9 @@ func (p *Process) answer(r *model.Request, lose bool) error {
 	}
 	for _, object := range r.Answer {
 		p.learn(object) // the answer to a patch that changes nothing has the Pod too
+		if pod, ok := object.(*corev1.Pod); ok {
+			p.known.wrote[pod.UID] = pod
+		}
 	}
 	return nil
 }
@@ -264,6 +267,9 @@ type Lag struct {
 	// it may deliver only the last state of each object, as after a relist.
 	Stall    float64
 	StallFor time.Duration
+	// Behind is the probability that such a relist comes from an API server whose own cache lags: it shows what was at
+	// some time since the last event that the watch has delivered. What came after that follows within StallFor.
+	Behind float64
 }
 
 // watch keeps one process's cache of the objects of one kind up to date, with delays.
@@ -277,6 +283,8 @@ type watch struct {
 	handlerDue time.Time
 	// stopped is true once the process has ended.
 	stopped bool
+	// behind is true from a list of an API server that lags until the watch has caught up with it.
+	behind bool
 }
 
 // plan plans the delivery of the log up to a position.
@@ -292,10 +300,26 @@ func (c *watch) plan(upTo int) {
 	c.world.inOrder(&c.due, delay, func() {
 		switch {
 		case c.stopped:
+		case relist && c.world.roll(c.lag.Behind):
+			c.relistBehind()
 		case relist:
 			c.Relist()
+			c.behind = false
 		default:
 			c.Deliver(upTo)
+		}
+	})
+}
+
+// relistBehind lists what an API server that lags has, and goes on from there.
+func (c *watch) relistBehind() {
+	now := c.Present()
+	c.RelistAt(c.Applied + c.world.chance.IntN(now-c.Applied+1))
+	c.behind = c.Applied < now
+	c.world.inOrder(&c.due, c.world.between(0, c.lag.StallFor), func() {
+		if !c.stopped {
+			c.Deliver(now)
+			c.behind = false
 		}
 	})
 }

@@ -81,6 +81,15 @@ func hasOtherClaims(set *apps.CloneSet, pod *corev1.Pod) bool {
 	return asks(set, apps.AnnotationRecreateForClaims) && !slices.Equal(claimTemplatesOf(pod), wants)
 }
 
+// recreatesForClaims reports whether a Pod's claims are not those of the templates, or one is not the set's any more,
+// and the user wants another Pod for that.
+func (w *podWrite) recreatesForClaims(pod *corev1.Pod) bool {
+	return hasOtherClaims(w.set, pod) || asks(w.set, apps.AnnotationRecreateForClaims) && slices.ContainsFunc(claimsOf(pod), func(name string) bool {
+		claim := model.Get[*corev1.PersistentVolumeClaim](w.process.Server.Objects, key(pod.Namespace, name))
+		return claim == nil || model.OwnerOf(claim) != string(w.set.UID)
+	})
+}
+
 // claimTemplatesOf names the templates of the claims that a Pod mounts, sorted.
 func claimTemplatesOf(pod *corev1.Pod) (names []string) {
 	for i := range pod.Spec.Volumes {

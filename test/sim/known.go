@@ -57,7 +57,7 @@ func (p *Process) decided(set *apps.CloneSet, without *model.Commit) knowledge {
 // upTo returns the newest versions of the Pods that the process knew at a position in the server's log,
 // and the Pods that it knew to be gone.
 func (p *Process) upTo(end int, without *model.Commit, read *answers) answers {
-	out := answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}}
+	out := answers{learned: map[types.UID]*corev1.Pod{}, absent: map[types.UID]bool{}}
 	learn := func(pod *corev1.Pod) {
 		if old := out.learned[pod.UID]; old == nil || model.Version(pod) > model.Version(old) {
 			out.learned[pod.UID] = pod

@@ -280,7 +280,7 @@ func (w *podWrite) needsSurge(pod *corev1.Pod) bool {
 	}
 	was, is := templateOfPod(w.process.Server, pod), templateOf(w.process.Server, w.set.Namespace, w.update)
 	recreates := w.set.Spec.UpdateStrategy.Type != apps.UpdateInPlaceIfPossible || w.process.refusedOnce
-	if recreates || !inPlace(was, is) || hasOtherClaims(w.set, pod) {
+	if recreates || !inPlace(was, is) || w.recreatesForClaims(pod) {
 		return true
 	}
 	if w.set.Annotations[apps.AnnotationSurgeInPlace] == "false" && unavailableOf(w.set) > 0 {

@@ -122,7 +122,15 @@ var bugs = map[string]func(m *mutant, value string){
 	// careless writes without preconditions.
 	"careless": breaks(func(c *Config) { c.Process.Careless = true }),
 
-	"forgetsWrites":  sees(forgetWrites),
+	"forgetsWrites": sees(forgetWrites),
+	// behind chooses the schedules in which lists come from API servers that lag, and trustsLists forgets what it wrote
+	// when there is a new list, however old.
+	"behind": func(m *mutant, _ string) { m.of = Behind },
+	"trustsLists": sees(func(p *Process, s *plan.Snapshot) {
+		if p.caches[model.Pods].behind {
+			forgetWrites(p, s)
+		}
+	}),
 	"makesRevisions": sees(oneMoreRevision),
 	"takesContainersForReady": sees(func(_ *Process, s *plan.Snapshot) {
 		s.Pods = list.Map(s.Pods, func(pod *corev1.Pod) *corev1.Pod {

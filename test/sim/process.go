@@ -104,9 +104,13 @@ type answers struct {
 	// asked.
 	learned map[types.UID]*corev1.Pod
 	absent  map[types.UID]bool
+	// wrote are the answers to its own writes.
+	wrote map[types.UID]*corev1.Pod
 }
 
-func (a answers) clone() *answers { return &answers{maps.Clone(a.learned), maps.Clone(a.absent)} }
+func (a answers) clone() *answers {
+	return &answers{maps.Clone(a.learned), maps.Clone(a.absent), maps.Clone(a.wrote)}
+}
 
 // pass has the knowledge of a process in its current pass.
 type pass struct {
@@ -134,7 +138,7 @@ type pass struct {
 func (s *Simulation) assemble(name string, config ProcessConfig, send func(*Process) func(*model.Request, func() error) error) *Process {
 	p := &Process{
 		Simulation: s, name: name, config: config, pods: podcache.New(), caches: map[model.Kind]*watch{},
-		known: answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}}, deleted: map[types.UID]bool{},
+		known: answers{map[types.UID]*corev1.Pod{}, map[types.UID]bool{}, map[types.UID]*corev1.Pod{}}, deleted: map[types.UID]bool{},
 		strain: strain{returning: map[*errand]bool{}}, pass: &pass{},
 	}
 	cached, live := p.clients(send(p))
@@ -217,6 +221,7 @@ func (p *Process) decide(s *plan.Snapshot) plan.Plan {
 		decide = func(_ *Process, s *plan.Snapshot) plan.Plan { return plan.Make(s) }
 	}
 	p.pass.snapshot, p.pass.plan = s, decide(p, s)
+	p.judgeNewest(s)
 	if p.config.Parallel > 1 { // so passes pause
 		p.World.pass(time.Duration(len(s.Pods)) * 50 * time.Microsecond)
 	}

@@ -39,9 +39,24 @@ func Random(seed uint64, change func(*Config)) *Simulation {
 		s.strangers()
 	}
 	s.randomSchedule()
-	s.randomRefusal(seed)
+	if !config.Accepts {
+		s.randomRefusal(seed)
+	}
 	s.randomEnd(seed)
 	return s
+}
+
+// Behind is Random with watches that break all the time, and then list from API servers that lag. No request fails there
+// for being lost or refused: what a pass does with trials that nobody has answered, and after refusals, is another matter.
+func Behind(seed uint64, change func(*Config)) *Simulation {
+	return Random(seed, func(c *Config) {
+		c.Process.Lag = Lag{Least: time.Millisecond, Most: 100 * time.Millisecond, Stall: 0.3, StallFor: 20 * time.Second, Behind: 0.8}
+		c.Accepts = true
+		c.Process.Faults.Lost, c.Process.Faults.Busy, c.Process.Faults.Conflict = 0, 0, 0
+		if change != nil {
+			change(c)
+		}
+	})
 }
 
 func randomConfig(w *World) Config {

@@ -31,7 +31,8 @@ import (
 var seeds = flag.Int("seeds", 600, "how many random schedules TestSeeds runs")
 var first = flag.Uint64("first", 1, "the first seed of TestSeeds")
 
-// TestSeeds runs random schedules with faults, and one of a large set for fifty of them. To see one again:
+// TestSeeds runs random schedules with faults, one of a large set for fifty of them, and one in which lists come from
+// API servers that lag for four. To see one again:
 //
 //	go -C test test ./sim -run TestSeeds -first SEED -seeds 1
 func TestSeeds(t *testing.T) {
@@ -52,6 +53,7 @@ func TestSeeds(t *testing.T) {
 	}
 	play("seed ", Random, *seeds)
 	play("wide ", Wide, max(*seeds/50, 1))
+	play("behind ", Behind, max(*seeds/4, 1))
 }
 
 // schedule builds a run from a seed.

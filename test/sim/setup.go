@@ -27,6 +27,8 @@ type Config struct {
 	Operator OperatorConfig
 	// Steady makes everything always take the same time.
 	Steady bool
+	// Accepts means that the API server refuses no change of its own.
+	Accepts bool
 	// Restart is how long it takes until another process replaces a crashed one.
 	Restart time.Duration
 }

@@ -218,10 +218,16 @@ func (w *workload) template() template {
 	return templateOf(pod)
 }
 
-// pods lists Pods from the cache.
+// pods lists Pods from the cache, or, where that can lag, from the API server.
 func (s *soak) pods(ctx context.Context, which ...client.ListOption) ([]corev1.Pod, error) {
-	var list corev1.PodList
-	err := s.objects.List(ctx, &list, append(which, client.InNamespace(namespace))...)
+	var (
+		list corev1.PodList
+		from client.Reader = s.objects
+	)
+	if s.options.HA {
+		from = s.Kube
+	}
+	err := from.List(ctx, &list, append(which, client.InNamespace(namespace))...)
 	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
 	return list.Items, err
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/fetch"
 	"github.com/usher-dev/usher/test/stage"
 )
@@ -38,14 +39,21 @@ func (s *soak) apart() time.Duration {
 // machine has only one.
 func (s *soak) startCluster(ctx context.Context, st *stage.Stage) (err error) {
 	usher := st.Usher()
+	if s.options.HA {
+		st.HA = &cluster.HA{RoundTrip: peersApart}
+	}
 	if s.options.Before != "" { // One version's clock alone would be moved.
 		return st.StartCluster(ctx, "", usher, st.Web())
 	}
+	st.AuditPolicy = writesPolicy
 	if usher.ModFile, err = moveClock(ctx, usher.Module, st.Path("clock")); err != nil {
 		return err
 	}
-	return st.StartCluster(ctx, "", usher, st.Web())
+	return st.StartCluster(ctx, auditLog(st), usher, st.Web())
 }
+
+// auditLog is the file with Usher's writes.
+func auditLog(st *stage.Stage) string { return st.Path("writes.log") }
 
 // clockLibrary is the module with the clock of Usher and its libraries.
 const clockLibrary = "k8s.io/utils"

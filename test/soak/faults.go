@@ -21,6 +21,15 @@ const (
 	registrySlow  = "registry slow"
 	watchesCut    = "watches cut"
 	nodeLost      = "node lost"
+
+	// Those of a highly available control plane.
+	memberLost    = "member of etcd lost"
+	leaderMoved   = "leader of etcd moved"
+	memberLags    = "member of etcd lags"
+	oneKilled     = "one API server killed"
+	oneDrained    = "one API server drained"
+	oneApart      = "Usher apart from one API server"
+	registryApart = "Usher apart from a registry"
 )
 
 // kind is how often a fault comes, and how long it lasts.
@@ -45,6 +54,17 @@ var usherFaults = []kind{
 	{name: watchesCut, unguards: true},
 }
 
+// haFaults are those of a highly available control plane: see kinds.
+var haFaults = []kind{
+	{name: memberLost, shortest: 3 * time.Second, length: 12 * time.Second, ends: true},
+	{name: leaderMoved},
+	{name: memberLags, shortest: 5 * time.Second, length: 10 * time.Second},
+	{name: oneKilled, shortest: 2 * time.Second, length: 10 * time.Second},
+	{name: oneDrained, shortest: 2 * time.Second, length: 10 * time.Second},
+	{name: oneApart, shortest: 5 * time.Second, length: 10 * time.Second, ends: true, unguards: true},
+	{name: registryApart, shortest: 5 * time.Second, length: 10 * time.Second},
+}
+
 // A node is lost for longer than the control plane's grace period of 50 s.
 var nodeFaults = []kind{{name: nodeLost, shortest: 60 * time.Second, length: 15 * time.Second}}
 
@@ -53,7 +73,7 @@ type fault struct {
 	kind
 	// after is the pause before it, takes how long it lasts.
 	after, takes time.Duration
-	// which is the replica or the registry.
+	// which is the replica, the registry or the API server.
 	which int
 	// roundTrip is how slow a connection is.
 	roundTrip time.Duration
@@ -62,11 +82,14 @@ type fault struct {
 func (f fault) String() string {
 	text := f.name
 	switch f.name {
-	case usherKilled, registryDown, registrySlow:
+	case usherKilled, registryDown, registrySlow, memberLost, memberLags, oneKilled, oneDrained, oneApart, registryApart:
 		text += fmt.Sprintf(" (%d)", f.which+1)
 	}
 	if f.takes > 0 {
 		text += " for " + stage.Seconds(f.takes)
+	}
+	if f.name == memberLags {
+		text += ", by " + stage.Milliseconds(f.roundTrip)
 	}
 	if f.name == apiSlow || f.name == registrySlow {
 		text += ", round trips of " + stage.Milliseconds(f.roundTrip)
@@ -143,8 +166,7 @@ func (s *soak) cause(ctx context.Context, f fault) error {
 }
 
 // begin begins a fault.
-func (s *soak) begin(_ context.Context, f fault, leader *replica) (end func(context.Context) error, err error) {
-	nothing := func(context.Context) error { return nil }
+func (s *soak) begin(ctx context.Context, f fault, leader *replica) (end func(context.Context) error, err error) {
 	registry := s.registries[f.which]
 	switch f.name {
 	case usherKilled:
@@ -162,7 +184,14 @@ func (s *soak) begin(_ context.Context, f fault, leader *replica) (end func(cont
 		s.node.Down(true)
 		return func(context.Context) error { s.node.Down(false); return nil }, nil
 	}
-	// Faults of Usher's connections to the API server.
+	if begin, found := s.haBegins()[f.name]; found {
+		return begin(ctx, f)
+	}
+	return s.disturbLinks(f), nil
+}
+
+// disturbLinks begins a fault of Usher's connections to the API server.
+func (s *soak) disturbLinks(f fault) (end func(context.Context) error) {
 	delay := map[string]time.Duration{apiSlow: f.roundTrip}[f.name]
 	for _, r := range s.replicas {
 		r.link.Slow(delay)
@@ -180,7 +209,7 @@ func (s *soak) begin(_ context.Context, f fault, leader *replica) (end func(cont
 			r.link.Slow(0)
 		}
 		return nil
-	}, nil
+	}
 }
 
 // within draws a time below a bound.

@@ -4,9 +4,11 @@ package soak
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
 )
@@ -19,6 +21,9 @@ type Result struct {
 	Faults, Changes map[string]int
 	// Starts is how many processes of Usher there were.
 	Starts int
+	// Writes counts Usher's writes, and Strays are those of a replica that did not lead.
+	Writes int
+	Strays []string
 	// Left are the objects and entries that remain although their workloads are deleted.
 	Left []string
 
@@ -32,7 +37,7 @@ type Result struct {
 	onTheirWay int
 }
 
-func (s *soak) result() *Result {
+func (s *soak) result() (*Result, error) {
 	r := &Result{Faults: s.faults, Changes: s.changes, seed: s.options.Seed, apart: s.apart(), took: time.Since(s.began), longest: s.lives.longest(),
 		before: s.options.Before, onTheirWay: s.upgrades.onTheirWay}
 	for _, w := range s.workloads {
@@ -43,7 +48,12 @@ func (s *soak) result() *Result {
 	for _, replica := range s.replicas {
 		r.Starts += int(replica.starts.Load())
 	}
-	return r
+	if r.before != "" {
+		return r, nil
+	}
+	writes, err := readWrites(auditLog(s.Stage))
+	r.Writes, r.Strays = len(writes), list.Map(strays(writes), stray.String)
+	return r, err
 }
 
 // Failed says what is wrong; empty if nothing is.
@@ -56,6 +66,9 @@ func (r *Result) Failed() string {
 		wrong = append(wrong, "no replica of Usher was seen to lead")
 	} else if leak := r.longest.leak(); leak != "" && r.before == "" { // otherwise none lives long enough
 		wrong = append(wrong, leak)
+	}
+	if len(r.Strays) > 0 {
+		wrong = append(wrong, "a replica that did not lead wrote "+strings.Join(r.Strays, ", "))
 	}
 	if len(r.Left) > 0 {
 		wrong = append(wrong, "there remain "+strings.Join(r.Left, ", "))
@@ -78,10 +91,17 @@ func (r *Result) Table() stage.Table {
 		add("upgrades from "+r.before+", and back", "%s", stage.Counts(r.Faults))
 		add("Pods on their way out when a process of Usher changed", "%d", r.onTheirWay)
 	} else {
-		add("faults", "%s", stage.Counts(r.Faults))
+		between, others := r.faults()
+		add("faults", "%s", stage.Counts(others))
+		if len(between) > 0 {
+			add("faults of several API servers", "%s", stage.Counts(between))
+		}
 		add("clocks of the two replicas", "%s", clocks(r.apart))
 	}
 	add("processes of Usher", "%d", r.Starts)
+	if r.before == "" {
+		add("Usher's writes, and those of a replica that did not lead", "%s, %d", stage.Thousands(r.Writes), len(r.Strays))
+	}
 	if l := r.longest; l != nil && r.before == "" {
 		early, late := l.early(), l.late()
 		add("the leader that led longest", "%s", l.last.Sub(l.began).Round(time.Second))
@@ -90,6 +110,18 @@ func (r *Result) Table() stage.Table {
 	}
 	add("objects, finalizers and entries left", "%d", len(r.Left))
 	return t
+}
+
+// faults counts those that only a highly available control plane has, and the others.
+func (r *Result) faults() (between, others map[string]int) {
+	between, others = map[string]int{}, maps.Clone(r.Faults)
+	for _, k := range haFaults {
+		if n := others[k.name]; n > 0 {
+			between[k.name] = n
+			delete(others, k.name)
+		}
+	}
+	return between, others
 }
 
 func clocks(apart time.Duration) string {

@@ -34,6 +34,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/link"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/demo/manifests"
@@ -52,6 +53,8 @@ type Options struct {
 	For      time.Duration
 	// Seed decides what happens, and in which order.
 	Seed uint64
+	// HA has three members of etcd, and two API servers behind a balancer, with faults of their own.
+	HA bool
 	// Bare leaves out all hooks and the guard: requests are lost then.
 	Bare bool
 	// Before is the revision of which Usher is at first, as git names it. Instead of faults, Usher is then upgraded to
@@ -77,7 +80,7 @@ const (
 type registry struct {
 	*cluster.Etcd
 	name string
-	link *stage.Link
+	link *link.Link
 }
 
 // soak is a run on its stage.
@@ -85,8 +88,8 @@ type soak struct {
 	options Options
 	*stage.Stage
 	registries []*registry
-	replicas   []*replica  // all that there may be
-	node       *stage.Link // between the node that is lost and the API server
+	replicas   []*replica // all that there may be
+	node       *link.Link // between the node that is lost and the API server
 	objects    cache.Cache
 	workloads  []*workload
 	// guarded is held for reading while the guard is needed, and for writing while it may be away.
@@ -193,12 +196,12 @@ func (s *soak) startUsher(ctx context.Context, st *stage.Stage) error {
 	if err != nil {
 		return err
 	}
-	kubeconfig, err := st.Cluster.UserKubeconfig(stage.UsherUser)
-	if err != nil {
-		return err
-	}
 	for i := range n {
 		name := fmt.Sprintf("usher-%d", i+1)
+		kubeconfig, err := st.Cluster.UserKubeconfig(stage.UsherUser) // with a certificate of its own
+		if err != nil {
+			return err
+		}
 		link, err := st.Through(ctx, kubeconfig, st.Path(name+".kubeconfig"))
 		if err != nil {
 			return err
@@ -384,23 +387,34 @@ func (s *soak) watch(ctx context.Context) error {
 	return nil
 }
 
-// finish deletes the workloads, and finds remaining objects.
-func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, error) {
+// endWorkloads deletes the workloads, once each is as it is to be.
+func (s *soak) endWorkloads(ctx context.Context) error {
 	for _, w := range s.workloads {
 		if err := s.settle(ctx, w, nil); err != nil {
-			return nil, err
+			return err
 		}
 		for _, c := range w.callers {
 			c.EndWhenGone()
 		}
 		if err := s.try(ctx, func(ctx context.Context) error { return s.Kube.Delete(ctx, w.object.DeepCopy()) }); err != nil {
-			return nil, err
+			return err
 		}
+	}
+	return nil
+}
+
+// finish deletes the workloads, and finds remaining objects.
+func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, error) {
+	if err := s.endWorkloads(ctx); err != nil {
+		return nil, err
 	}
 	if err := calling.Wait(); err != nil {
 		return nil, err
 	}
-	result := s.result()
+	result, err := s.result()
+	if err != nil {
+		return nil, err
+	}
 	gone := func(what string, objects func(*workload) *unstructured.Unstructured) error {
 		err := stage.Poll(ctx, bound, what+" to be gone", func(context.Context) (_ bool, err error) {
 			result.Left, err = s.left(ctx, objects)
@@ -420,7 +434,7 @@ func (s *soak) finish(ctx context.Context, calling *errgroup.Group) (*Result, er
 			return nil, err
 		}
 	}
-	err := gone("Registrations", func(w *workload) *unstructured.Unstructured { return w.registration })
+	err = gone("Registrations", func(w *workload) *unstructured.Unstructured { return w.registration })
 	return result, err
 }
 

@@ -8,15 +8,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
 // TestDraw: a seed decides all faults, all kinds come in each round, none is shorter or longer than it
 // may be, and no fault ends Usher when it is to be spared.
 func TestDraw(t *testing.T) {
+	for _, ha := range []bool{false, true} {
+		testDraw(t, (&soak{options: Options{HA: ha}}).kinds())
+	}
+}
+
+func testDraw(t *testing.T, kinds []kind) {
+	t.Helper()
 	play := func(spare bool) (faults []fault) {
-		d := &deck{random: rand.New(rand.NewPCG(7, 0)), kinds: usherFaults}
-		for range 5 * len(usherFaults) {
+		d := &deck{random: rand.New(rand.NewPCG(7, 0)), kinds: kinds}
+		for range 5 * len(kinds) {
 			faults = append(faults, d.draw(spare))
 		}
 		return faults
@@ -31,7 +39,7 @@ func TestDraw(t *testing.T) {
 		}
 		seen[f.name]++
 	}
-	for _, k := range usherFaults {
+	for _, k := range kinds {
 		if seen[k.name] != 5 {
 			t.Errorf("%s came %d times in five rounds", k.name, seen[k.name])
 		}
@@ -63,6 +71,7 @@ func TestFailed(t *testing.T) {
 		"goroutines grew from 65 to 144": {longest: led(grows, waves)},
 		"memory grew from 65 MiB to":     {longest: led(flat, grows)},
 		"no replica of Usher":            {longest: lives{}.longest()},
+		"did not lead wrote patch pods":  {longest: led(flat, waves), Strays: []string{"patch pods"}},
 		"2 requests were lost":           {before: "v0.1.0", longest: led(grows, grows), Report: traffic.Report{Sections: []traffic.Section{{Sent: 9, Lost: 2}}}},
 		"there remain Pod web-1":         {longest: led(flat, waves), Left: []string{"Pod web-1"}},
 	} {
@@ -73,4 +82,41 @@ func TestFailed(t *testing.T) {
 			t.Errorf("the table is\n%s", text)
 		}
 	}
+}
+
+// TestStrays: a write that took effect is stray if the last one to write the lease before was another replica.
+func TestStrays(t *testing.T) {
+	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
+	writes := func(by, resource string, code, received int) (w write) {
+		w.Verb, w.ObjectRef.Resource, w.Response.Code, w.Received, w.Answered = "patch", resource, code, at(received), at(received+1)
+		w.User.Extra = map[string][]string{credential: {by}}
+		if resource == "leases" {
+			w.ObjectRef.Name = lease
+		}
+		return w
+	}
+	log := []write{
+		writes("b", "pods", 200, 1),                                                                                            // before anybody led
+		writes("a", "leases", 200, 1), writes("b", "leases", 409, 2), writes("a", "pods", 200, 3), writes("b", "pods", 200, 4), // b's
+		writes("b", "events", 201, 5), writes("b", "pods", 409, 5), writes("b", "leases", 200, 6), writes("a", "pods", 200, 6),
+		writes("b", "clonesets", 200, 8), writes("a", "pods", 200, 9), // a's
+	}
+	for body, code := range map[string]int{ // the guard's, and one that was refused
+		`{"metadata":{"uid":"1","annotations":{"usher.dev/deletion-request":"{}"}}}`: 200, `[{"op":"test"}]`: 409,
+	} {
+		w := writes("a", "pods", code, 10)
+		w.Patch = []byte(body)
+		log = append(log, w)
+	}
+	trial := writes("a", "pods", 200, 11)
+	trial.RequestURI = "/api/v1/namespaces/demo/pods/web-1/eviction?dryRun=All"
+	log = append(log, trial)
+	operators := writes("a", "pods", 200, 12)
+	operators.Patch = []byte(`{"metadata":{"resourceVersion":"7","annotations":{"usher.dev/deletion-request":"{}"}}}`)
+	log = append(log, operators)
+	var found []string
+	for _, w := range strays(log) {
+		found = append(found, w.by()+w.Received.Format(" 5"))
+	}
+	checktest.Same(t, "stray writes", []string{"[b] 1", "[b] 4", "[a] 9", "[a] 12"}, found)
 }

@@ -118,7 +118,7 @@ func (s *soak) disturbances() []func(context.Context) error {
 		return []func(context.Context) error{s.upgradeAgain}
 	}
 	return []func(context.Context) error{
-		func(ctx context.Context) error { return s.disturb(ctx, &deck{random: s.random(0), kinds: usherFaults}) },
+		func(ctx context.Context) error { return s.disturb(ctx, &deck{random: s.random(0), kinds: s.kinds()}) },
 		func(ctx context.Context) error { return s.disturb(ctx, &deck{random: s.random(9), kinds: nodeFaults}) },
 	}
 }

@@ -44,6 +44,10 @@ type Stage struct {
 	Dir, Root string
 	// Progress receives progress.
 	Progress progress.Sink
+	// HA, set before StartCluster, makes the control plane highly available; nil means one of each.
+	HA *cluster.HA
+	// AuditPolicy, set before StartCluster, is what an audit log has; empty means each request.
+	AuditPolicy string
 	// Cluster is the control plane, Kube its administrator's client.
 	Cluster *cluster.Cluster
 	Kube    client.WithWatch
@@ -159,7 +163,9 @@ func (s *Stage) StartCluster(ctx context.Context, auditLog string, programs ...c
 		return nil
 	})
 	both.Go(func() (err error) {
-		s.Cluster, err = cluster.Start(ctx, cluster.Options{Dir: s.Path("cluster"), AuditLog: auditLog, Progress: s.Progress})
+		s.Cluster, err = cluster.Start(ctx, cluster.Options{
+			Dir: s.Path("cluster"), AuditLog: auditLog, AuditPolicy: s.AuditPolicy, HA: s.HA, Progress: s.Progress,
+		})
 		if err == nil {
 			s.AtEnd(s.Cluster.Stop)
 		}

@@ -14,8 +14,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/usher-dev/usher/test/checkout"
+	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/stage"
@@ -38,11 +41,17 @@ func command(flags *flag.FlagSet) func(context.Context) error {
 	flags.IntVar(&o.nodes, "nodes", 2, "the `number` of nodes; 0 leaves all Pods pending")
 	flags.BoolVar(&o.usher, "usher", false, "run Usher with its guard as well, and simulate containers, so that the commands of README.md work as they stand")
 	flags.BoolVar(&o.simulate, "simulate", false, "only simulate containers, for clusters with thousands of Pods")
+	flags.BoolVar(&o.ha, "ha", false, "three members of etcd, and API servers behind a TCP balancer, as production has them")
+	flags.IntVar(&o.plane.APIServers, "api-servers", 2, "with -ha, the `number` of API servers")
+	flags.DurationVar(&o.plane.RoundTrip, "round-trip", time.Millisecond, "with -ha, the latency between members of etcd")
 	flags.BoolVar(&buildOnly, "build", false, "only build etcd and the Kubernetes binaries")
 	return func(ctx context.Context) error {
 		if buildOnly {
 			_, err := build.Ensure(ctx)
 			return err
+		}
+		if o.plane.APIServers < 1 || o.plane.RoundTrip < 0 {
+			return fmt.Errorf("%w: -api-servers=%d -round-trip=%s: at least one, and no less than 0", stage.ErrUsage, o.plane.APIServers, o.plane.RoundTrip)
 		}
 		if o.usher && !o.simulate {
 			flags.Visit(func(f *flag.Flag) { o.processes = o.processes || f.Name == "simulate" })
@@ -63,6 +72,9 @@ func command(flags *flag.FlagSet) func(context.Context) error {
 type options struct {
 	nodes           int
 	usher, simulate bool
+	// ha means that the control plane is as in plane.
+	ha    bool
+	plane cluster.HA
 	// processes means that processes in addition to Usher are wanted.
 	processes bool
 }
@@ -74,7 +86,12 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("find the cache directory (or set %s): %w", dirEnv, err)
 	}
 	setup := []stage.Step{
-		func(ctx context.Context, s *stage.Stage) error { return s.StartCluster(ctx, "", o.programs(s)...) },
+		func(ctx context.Context, s *stage.Stage) error {
+			if o.ha {
+				s.HA = &o.plane
+			}
+			return s.StartCluster(ctx, "", o.programs(s)...)
+		},
 		func(ctx context.Context, s *stage.Stage) error { return startNodes(ctx, s, o) },
 	}
 	if o.usher {
@@ -116,6 +133,10 @@ func serve(ctx context.Context, s *stage.Stage, o options) error {
 		fmt.Print("Look:     kubectl usher doctor; kubectl usher dashboard\n")
 	} else {
 		fmt.Print("          kubectl create deployment web --image=web:v1 --replicas=3\n")
+	}
+	if o.ha {
+		fmt.Printf("Behind:   %d API servers (https://%s), %d members of etcd, round trips of %s between them\n",
+			len(s.Cluster.APIServers()), strings.Join(s.Cluster.ServerAddresses(), ", https://"), len(s.Cluster.Members()), o.plane.RoundTrip)
 	}
 	fmt.Printf("Logs:     %s\nStop it:  Ctrl-C\n", filepath.Dir(s.Cluster.Logs()[0]))
 	select {

@@ -96,8 +96,8 @@ func TestLife(t *testing.T) {
 	p.says("etcd ended (signal: killed)")
 	p.ends(1)
 
-	p = start(t, dir, "-nodes=0")
-	p.says("with 0 nodes")
+	p = start(t, dir, "-nodes=0", "-ha", "-api-servers=3")
+	p.says("Behind:   3 API servers")
 	checktest.NoError(t, p.Signal(syscall.SIGINT))
 	p.ends(0)
 

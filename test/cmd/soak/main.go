@@ -17,8 +17,15 @@ import (
 	"github.com/usher-dev/usher/test/stage"
 )
 
-// The document that has the table, and the marks around it.
-const document, begin, end = "docs/measurements/soak.md", "<!-- soak: written by make soak ARGS=-report -->", "<!-- soak: end -->"
+// page is a document that has a table, and the marks around it.
+type page struct{ document, begin, end string }
+
+var (
+	usual = page{"docs/measurements/soak.md", "<!-- soak: written by make soak ARGS=-report -->", "<!-- soak: end -->"}
+	ofHA  = page{
+		"docs/measurements/soak-ha.md", "<!-- soak-ha: written by make soak ARGS='-ha -report' -->", "<!-- soak-ha: end -->",
+	}
+)
 
 func main() { stage.Main("soak", false, command) }
 
@@ -27,8 +34,9 @@ func command(flags *flag.FlagSet) func(context.Context) error {
 	flags.IntVar(&o.Requests, "requests", 1_000_000, "send that many requests")
 	flags.DurationVar(&o.For, "for", time.Hour, "how long that is to take")
 	flags.Uint64Var(&o.Seed, "seed", uint64(time.Now().Unix()), "what decides which changes and faults happen; default: the time")
+	flags.BoolVar(&o.HA, "ha", false, "three members of etcd and two API servers behind a balancer, with faults of their own")
 	flags.BoolVar(&o.Bare, "bare", false, "leave out all hooks and the guard, to see that requests are lost then")
-	flags.BoolVar(&report, "report", false, "write the table into "+document)
+	flags.BoolVar(&report, "report", false, "write the table into "+usual.document+", or with -ha into "+ofHA.document)
 	return func(ctx context.Context) error { return run(ctx, o, report) }
 }
 
@@ -48,7 +56,11 @@ func run(ctx context.Context, o soak.Options, report bool) error {
 	load, err := before.Text()
 	if err == nil && report {
 		text := fmt.Sprintf("Played on %s. %s\n\n%s", time.Now().UTC().Format(time.DateOnly), load, result.Table().Markdown())
-		err = stage.Splice(document, begin, end, text)
+		into := usual
+		if o.HA {
+			into = ofHA
+		}
+		err = stage.Splice(into.document, into.begin, into.end, text)
 	}
 	if failed := result.Failed(); failed != "" {
 		err = errors.Join(err, errors.New(failed))

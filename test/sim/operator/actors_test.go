@@ -432,7 +432,7 @@ func (s *simulation) vanish(name string) *usher.Registration {
 // passAtRandom lets the operator make a pass, and perhaps crash in it.
 func (s *simulation) passAtRandom() {
 	if s.random.IntN(3) > 0 {
-		s.refresh()
+		s.relist()
 	}
 	s.process.left = unlimited
 	if s.random.IntN(6) == 0 {
@@ -449,6 +449,7 @@ func (s *simulation) passAtRandom() {
 func (s *simulation) refresh() {
 	before := s.cached[kindEviction]
 	s.cached = s.server.Objects.Clone()
+	s.past.caughtUp(s.cached)
 	if s.features.requests && !s.calm && s.fates.IntN(3) == 0 { // each kind has a watch of its own
 		s.cached[kindEviction] = before
 	}

@@ -85,6 +85,8 @@ type features struct {
 	notices bool
 	// requests has Kubernetes' own evictions of Pods that name Usher as a responder.
 	requests bool
+	// lists has caches list from API servers that lag.
+	lists bool
 	// stands has everybody but Usher stand still for a while before the end.
 	stands bool
 }
@@ -112,6 +114,7 @@ func drawFeatures(seed uint64) features {
 	f.labelled = f.service && seed%7 < 3
 	f.follower = f.labelled && seed%2 == 0
 	f.notices = seed%10 == 4
+	f.lists = seed%4 == 2
 	if f.applications = seed%6 == 1; f.applications {
 		f.second, f.weights, f.tenants = false, false, false
 		f.asks = seed%12 == 1

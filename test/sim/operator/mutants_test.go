@@ -174,6 +174,7 @@ var premises = map[string]func(p *premise, value string){
 			}
 		}
 	}),
+	"trustsLists":     func(p *premise, _ string) { p.features.lists, p.defects.trusts = true, true },
 	"finishes":        func(p *premise, _ string) { p.features.finishes = true },
 	"finishesNothing": func(p *premise, _ string) { p.features.finishes, p.defects.idle = true, true },
 	// forgetsControllers takes each request for that of a person.

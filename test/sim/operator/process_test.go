@@ -155,6 +155,8 @@ type defects struct {
 	miswrites func(metadata map[string]any)
 	// idle makes the operator delete no Pod that has drained.
 	idle bool
+	// trusts makes it take what a list has for the latest version.
+	trusts bool
 	// relists changes what the cloud's API lists, or a registry where applications register themselves.
 	relists func([]registry.Entry) []registry.Entry
 	// believes makes the operator take what Pods answer for something else.
@@ -164,7 +166,7 @@ type defects struct {
 }
 
 func (d defects) any() bool {
-	return d.idle || d.believes != nil || d.loses != "" || d.relists != nil || d.misreads != nil || d.miswrites != nil || d.allows != nil
+	return d.idle || d.trusts || d.believes != nil || d.loses != "" || d.relists != nil || d.misreads != nil || d.miswrites != nil || d.allows != nil
 }
 
 func (d defects) relisted(entries []registry.Entry) []registry.Entry {

@@ -69,6 +69,7 @@ type simulation struct {
 	// process may begin with an old one.
 	cached model.Objects
 	views  []model.Objects
+	past   past
 	// slow is how long each of the operator's writes takes.
 	slow time.Duration
 	// gatherer scrapes the process.
@@ -145,6 +146,7 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 	s := &simulation{
 		T: t, features: given, defects: wrong, random: rand.New(rand.NewPCG(seed, 1)), clock: clock, clocks: rand.New(rand.NewPCG(seed, 3)),
 		work: map[types.UID]*work{}, fates: rand.New(rand.NewPCG(seed, 4)),
+		past:   past{random: rand.New(rand.NewPCG(seed, 5)), shown: map[model.Kind]int{}},
 		server: model.NewServer(clock.Now), runs: map[types.UID]*model.Run{}, stores: map[string]*memory.Registry{},
 		lastSeen: map[types.UID]time.Time{}, seenIn: map[string]map[types.UID]time.Time{}, served: map[types.UID]time.Time{}, letGo: map[types.UID]time.Time{},
 		intents: map[string]map[string]bool{}, responders: map[string][]lifecyclev1alpha1.TargetResponder{}, turned: map[types.UID]bool{},
@@ -163,6 +165,9 @@ func simulate(t *testing.T, seed uint64, given features, wrong defects) *simulat
 	s.stand()
 	s.settleTenants()
 	s.server.Observers = append(s.server.Observers, s.judge)
+	if given.lists {
+		s.server.Observers = append(s.server.Observers, func(*model.Commit) { s.past.remember(s.server.Objects) })
+	}
 	s.refusesResponses()
 	s.refresh()
 	s.restart()
