@@ -30,6 +30,7 @@ import (
 	"github.com/usher-dev/usher/internal/announce"
 	"github.com/usher-dev/usher/internal/registration/call"
 	"github.com/usher-dev/usher/internal/registration/idle"
+	"github.com/usher-dev/usher/internal/registration/origin"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/podhttp"
 	"github.com/usher-dev/usher/internal/registration/registry"
@@ -99,6 +100,11 @@ type Options struct {
 	Evictions bool
 	// ClusterID names the cluster in registries' entries. Default: the UID of the namespace kube-system.
 	ClusterID string
+	// Namespace is Usher's own, where it keeps by which API servers it knows this cluster from a copy of it. Default: none,
+	// and copies are not noticed.
+	Namespace string
+	// Look asks an API server who it is. Default: the one of the manager's configuration.
+	Look origin.Look
 	// Guarded means that a guard runs, here or elsewhere: Usher tells of Pods that are deleted without it.
 	// Default: it does not.
 	Guarded bool
@@ -235,6 +241,12 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		r.options.Applications = call.New(options.DialApplications)
 	}
 	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
+	if options.Namespace != "" && options.Look != nil {
+		r.pool.origin = origin.NewKeeper(reader, c, options.Namespace, r.keepClusterID, options.Look, r.clock)
+		if err := r.metrics.showCopies(options.Registerer, r.pool.origin.Copied); err != nil {
+			return nil, fmt.Errorf("register the metrics of the hook operator: %w", err)
+		}
+	}
 	return r, nil
 }
 
@@ -255,9 +267,19 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err != nil {
 		return err
 	}
+	if options.Namespace != "" && options.Look == nil {
+		if options.Look, err = origin.NewLook(mgr.GetConfig()); err != nil {
+			return err
+		}
+	}
 	r, err := New(mgr.GetClient(), mgr.GetAPIReader(), recorder, options)
 	if err != nil {
 		return err
+	}
+	if r.pool.origin != nil {
+		if err := mgr.Add(r.pool.origin); err != nil {
+			return fmt.Errorf("keep by which API servers this cluster is known: %w", err)
+		}
 	}
 	if r.listPods, err = byIndex(ctx, mgr.GetCache(), r.listPods); err != nil {
 		return err

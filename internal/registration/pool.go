@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
+	"github.com/usher-dev/usher/internal/registration/origin"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
@@ -63,6 +64,8 @@ type pool struct {
 	clock   clock.PassiveClock
 	// workers is how many calls to each registry are in flight at most.
 	workers int
+	// origin tells this cluster from a copy of it, which must not call registries that both have; nil if nobody does.
+	origin *origin.Keeper
 
 	mu sync.Mutex
 	// known is what this process knows of the registries, by name.
@@ -116,6 +119,9 @@ func newPool(reader client.Reader, connect Connect, clock clock.PassiveClock, wo
 // get returns the connector, a new one if the Registry has changed. If fresh, it reads the
 // Secret again, too.
 func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string, fresh bool) (*conn, error) {
+	if err := p.mayCall(ctx, r); err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
 	have := p.open(r.Name).conns[prefix]
 	p.mu.Unlock()
@@ -154,6 +160,17 @@ func (p *pool) get(ctx context.Context, r *usherv1alpha1.Registry, prefix string
 		_ = old.Close()
 	}
 	return next, nil
+}
+
+// mayCall returns why a registry must not be called: its entries may be those of the cluster that this one is a copy of.
+func (p *pool) mayCall(ctx context.Context, r *usherv1alpha1.Registry) error {
+	if p.origin == nil || r == nil {
+		return nil
+	}
+	if kind, _ := kinds.Of(r, ""); kind.Inside {
+		return nil
+	}
+	return p.origin.Check(ctx)
 }
 
 func (p *pool) secret(ctx context.Context, ref usherv1alpha1.SecretReference) (*corev1.Secret, error) {

@@ -111,6 +111,7 @@ func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request
 			return ctrl.Result{}, ctx.Err()
 		}
 		next = r.backOff(ctx, object, err)
+		r.announceCopy(object, err)
 	} else if r.pool.endBackOff(object.Name) {
 		log.FromContext(ctx).Info("Registry answers again", keyRegistry, object.Name)
 		enqueueRegistry(r.back, object)

@@ -282,6 +282,13 @@ func (a *announcer) send(about client.Object, kind, reason, action, message stri
 	a.recorder.Eventf(about, nil, kind, reason, action, "%s", message)
 }
 
+// announceCopy sends an event about a registry that is not called because this cluster may be a copy.
+func (r *Reconciler) announceCopy(object *usherv1alpha1.Registry, err error) {
+	if errors.Is(err, registry.ErrCopied) {
+		r.announcer.warn(object, string(plan.ReasonClusterCopied), actionRegister, err.Error())
+	}
+}
+
 // announce sends the events of a pass whose writes are done.
 func (r *Reconciler) announce(done stage) {
 	for _, w := range done.decided.Waiting {
