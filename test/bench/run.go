@@ -20,6 +20,7 @@ import (
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/test/cluster/build"
+	"github.com/usher-dev/usher/test/cluster/link"
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/servers"
 	"github.com/usher-dev/usher/test/stage"
@@ -50,7 +51,7 @@ type measurement struct {
 	plainVersion int
 	// kubeconfig is Usher's, if it is not the usual one; link is the link to the API server in it.
 	kubeconfig string
-	link       *stage.Link
+	link       *link.Link
 
 	turn     turn
 	server   servers.Server // nil: no registry

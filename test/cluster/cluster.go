@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster/build"
@@ -21,6 +22,9 @@ import (
 // machine runs, all of them keep their data intact on SIGKILL.
 const stopGrace = 2 * time.Second
 
+// drainGrace is how long an API server may take to answer what it has begun.
+const drainGrace = 30 * time.Second
+
 // Cluster is a running control plane, created by Start. Its methods are safe for
 // concurrent use.
 type Cluster struct {
@@ -30,7 +34,10 @@ type Cluster struct {
 	identity *identity
 	lock     *flock.Flock
 	values   map[string]string // of the components' flags
+	parts    []part            // in start order
+	server   string            // host:port of the API server, or of the balancer before several
 	client   *http.Client      // the administrator's
+	ha       *highlyAvailable  // nil if there is one of each
 
 	// well ends when a component ends unexpectedly, or when the cluster is stopped.
 	well context.Context
@@ -54,13 +61,14 @@ func (c *Cluster) Err() error {
 	return nil
 }
 
-// Server returns the API server's URL.
-func (c *Cluster) Server() string { return Fill("https://127.0.0.1:$API", c.values) }
+// Server returns the URL of the API server, or of the balancer before several.
+func (c *Cluster) Server() string { return "https://" + c.server }
 
 // Version returns the version of Kubernetes, for instance "v1.37.2".
 func (c *Cluster) Version() string { return c.binaries.Kubernetes }
 
-// PIDs returns the IDs of the components' processes, by the names of their binaries.
+// PIDs returns the IDs of the components' processes, by the names of their binaries, of several with a number:
+// kube-apiserver-2.
 func (c *Cluster) PIDs() map[string]int {
 	pids := map[string]int{}
 	for name, p := range c.running.Range {
@@ -70,7 +78,9 @@ func (c *Cluster) PIDs() map[string]int {
 }
 
 // Logs lists the paths of the components' logs, in start order.
-func (c *Cluster) Logs() []string { return list.Map(build.All(), c.layout.log) }
+func (c *Cluster) Logs() []string {
+	return list.Map(c.parts, func(p part) string { return c.layout.log(p.name) })
+}
 
 // Stop ends all components in reverse order, each with SIGTERM and then, after a few
 // seconds or when ctx ends, with SIGKILL. When it returns, no process is left; the
@@ -79,31 +89,73 @@ func (c *Cluster) Stop(ctx context.Context) error {
 	c.life.Lock()
 	defer c.life.Unlock()
 	errs := []error{}
-	for _, name := range slices.Backward(build.All()) {
-		errs = append(errs, c.end(name, func(p *process.Process) error { return p.Stop(ctx, stopGrace) }))
+	for _, part := range slices.Backward(c.parts) {
+		errs = append(errs, c.end(part.name, func(p *process.Process) error { return p.Stop(ctx, stopGrace) }))
 	}
+	errs = append(errs, c.ha.close())
 	c.fail(nil)
 	return errors.Join(append(errs, c.lock.Close())...)
 }
 
-// KillAPIServer ends only the API server, with SIGKILL: requests in flight get no answer,
+// KillAPIServer ends only the API server, or all of them, with SIGKILL: requests in flight get no answer,
 // and clients must survive it. Done is not closed. It is not an error if the API server
 // does not run.
 func (c *Cluster) KillAPIServer() error {
-	c.life.Lock()
-	defer c.life.Unlock()
-	return c.end(build.APIServer, (*process.Process).Kill)
+	return errors.Join(list.Map(c.APIServers(), c.Kill)...)
 }
 
-// StartAPIServer restarts the API server on the same port and data, and returns when it
+// StartAPIServer restarts the API server, or all of them, on the same port and data, and returns when it
 // is ready. It is not an error if the API server already runs.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
+	var starting errgroup.Group
+	for _, name := range c.APIServers() {
+		starting.Go(func() error { return c.Restart(ctx, name) })
+	}
+	return starting.Wait()
+}
+
+// APIServers lists the names of the API servers.
+func (c *Cluster) APIServers() []string { return c.names(build.APIServer) }
+
+// Members lists the names of the members of etcd.
+func (c *Cluster) Members() []string { return c.names(build.Etcd) }
+
+// names lists the names of the parts that run a binary.
+func (c *Cluster) names(binary string) []string {
+	return list.Map(list.Only(c.parts, func(p part) bool { return p.binary == binary }), func(p part) string { return p.name })
+}
+
+// Kill ends an API server or a member of etcd with SIGKILL. Done is not closed. It is not an error if it does not
+// run.
+func (c *Cluster) Kill(name string) error {
 	c.life.Lock()
 	defer c.life.Unlock()
-	if c.process(build.APIServer) != nil {
+	return c.end(name, (*process.Process).Kill)
+}
+
+// Drain ends an API server or a member of etcd as a rollout of the control plane does: it gets SIGTERM, and
+// drainGrace to end by itself. Done is not closed.
+func (c *Cluster) Drain(ctx context.Context, name string) error {
+	c.life.Lock()
+	defer c.life.Unlock()
+	return c.end(name, func(p *process.Process) error { return p.Stop(ctx, drainGrace) })
+}
+
+// Restart starts a part again that was killed or drained, on the same ports and data, and returns when it is
+// ready. It is not an error if it runs.
+func (c *Cluster) Restart(ctx context.Context, name string) error {
+	c.life.Lock()
+	at := slices.IndexFunc(c.parts, func(p part) bool { return p.name == name })
+	if c.process(name) != nil || at < 0 {
+		c.life.Unlock()
 		return nil
 	}
-	return c.startComponent(ctx, build.APIServer)
+	p, err := c.spawn(c.parts[at])
+	c.life.Unlock()
+	if err != nil {
+		return err
+	}
+	return c.awaitPart(ctx, c.parts[at], p)
 }
 
 // process returns the process of a component; nil if it does not run.

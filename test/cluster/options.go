@@ -18,6 +18,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,8 +36,10 @@ type Options struct {
 	// one log per component. It is created if missing; a directory with unrelated
 	// content is refused.
 	Dir string
-	// Port is the API server's port on 127.0.0.1; 0 means a free one.
+	// Port is the port of the API server, or of the balancer, on 127.0.0.1; 0 means a free one.
 	Port int
+	// HA makes the control plane as production has it; nil means one API server and one member of etcd.
+	HA *HA
 	// AuditLog is the file for the API server's audit log, one JSON line per request at
 	// level Metadata; empty means none. Benchmarks use it to count the API writes of
 	// each user agent.
@@ -121,6 +124,8 @@ var (
 	etcdFlags string
 	//go:embed config/kube-apiserver.flags
 	apiServerFlags string
+	//go:embed config/ha.flags
+	haFlags string
 	//go:embed config/audit.flags
 	auditFlags string
 	//go:embed config/audit-policy.yaml
@@ -161,14 +166,34 @@ func flags(text string, values map[string]string, extra []string) []string {
 	return append(slices.DeleteFunc(lines, func(line string) bool { return !strings.HasPrefix(line, "--") }), extra...)
 }
 
+// part is a component that runs, or one of several that run the same binary.
+type part struct {
+	// name is the binary's, of several with a number.
+	name, binary string
+	values       map[string]string
+}
+
+// newPart returns the i-th of n parts with a binary.
+func (c *Cluster) newPart(binary string, i, n int, values map[string]string) part {
+	own := maps.Clone(c.values)
+	maps.Copy(own, values)
+	if n == 1 {
+		return part{binary, binary, own}
+	}
+	return part{fmt.Sprintf("%s-%d", binary, i+1), binary, own}
+}
+
 // args returns the arguments of a component.
-func (c *Cluster) args(name string) []string {
-	text, extra := components[name].flags, c.opts.ExtraArgs[name]
-	if name == build.APIServer && c.opts.AuditLog != "" {
+func (c *Cluster) args(p part) []string {
+	text, extra := components[p.binary].flags, c.opts.ExtraArgs[p.binary]
+	if p.binary == build.APIServer && c.ha != nil {
+		text += haFlags
+	}
+	if p.binary == build.APIServer && c.opts.AuditLog != "" {
 		text += auditFlags
 	}
-	found := flags(text, c.values, extra)
-	if name == build.ControllerManager {
+	found := flags(text, p.values, extra)
+	if p.binary == build.ControllerManager {
 		// Of --controllers the values add up, and the first one about a controller counts: extra's.
 		found = append(found, flags(controllersFlags, nil, nil)...)
 	}

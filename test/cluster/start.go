@@ -3,14 +3,15 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster/build"
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/servers/run"
@@ -66,7 +68,7 @@ func startLocked(ctx context.Context, opts Options, l layout, lock *flock.Flock)
 	for name := range c.PIDs() {
 		err = errors.Join(err, c.end(name, (*process.Process).Kill))
 	}
-	return nil, err
+	return nil, errors.Join(err, c.ha.close())
 }
 
 // start runs the components in the order of their dependencies.
@@ -83,9 +85,9 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	// because RBAC is not there yet, would back off for longer than it gained.
 	for _, stage := range [][]string{{build.Etcd}, {build.APIServer}, {build.ControllerManager, build.Scheduler}} {
 		var starting errgroup.Group
-		for _, name := range stage {
+		for _, part := range list.Only(c.parts, func(p part) bool { return slices.Contains(stage, p.binary) }) {
 			starting.Go(func() error {
-				return c.opts.Progress.Task(name, func() (string, error) { return "ready", c.startComponent(ctx, name) })
+				return c.opts.Progress.Task(part.name, func() (string, error) { return "ready", c.startPart(ctx, part) })
 			})
 		}
 		if err := starting.Wait(); err != nil {
@@ -100,14 +102,39 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 
 // configure chooses ports, and writes what the components read.
 func (c *Cluster) configure(ctx context.Context) error {
-	free, err := run.FreePorts(ctx, 5)
+	members, servers := c.opts.HA.size()
+	free, err := run.FreePorts(ctx, 2*members+servers+2)
 	if err != nil {
 		return err
 	}
+	next := func() string {
+		port := free[0]
+		free = free[1:]
+		return strconv.Itoa(port)
+	}
 	c.values = map[string]string{
-		"DIR": c.layout.dir, "DATA": c.layout.path("etcd"), "AUDIT": c.opts.AuditLog, "SERVICES": ServiceRange,
-		"CLIENT": strconv.Itoa(free[0]), "PEER": strconv.Itoa(free[1]), "API": strconv.Itoa(cmp.Or(c.opts.Port, free[2])),
-		"CONTROLLERS": strconv.Itoa(free[3]), "SCHEDULER": strconv.Itoa(free[4]),
+		"DIR": c.layout.dir, "AUDIT": c.opts.AuditLog, "SERVICES": ServiceRange, "CONTROLLERS": next(), "SCHEDULER": next(),
+	}
+	var etcds, apis []part
+	for i := range members {
+		etcds = append(etcds, c.newPart(build.Etcd, i, members, map[string]string{
+			"NAME": fmt.Sprintf("dev-%d", i+1), "DATA": c.layout.path("etcd", strconv.Itoa(i+1)), "CLIENT": next(), "PEER": next(),
+		}))
+	}
+	for i := range servers {
+		apis = append(apis, c.newPart(build.APIServer, i, servers, map[string]string{
+			"CLIENT": etcds[i%members].values["CLIENT"], "API": next(),
+		}))
+	}
+	if c.opts.HA == nil && c.opts.Port != 0 {
+		apis[0].values["API"] = strconv.Itoa(c.opts.Port)
+	}
+	c.parts = slices.Concat(etcds, apis, []part{
+		c.newPart(build.ControllerManager, 0, 1, nil), c.newPart(build.Scheduler, 0, 1, nil),
+	})
+	c.server = Fill("127.0.0.1:$API", apis[0].values)
+	if err := c.connect(ctx, etcds); err != nil {
+		return err
 	}
 	now := time.Now()
 	if c.identity, err = newIdentity(c.layout, now); err != nil {
@@ -116,22 +143,60 @@ func (c *Cluster) configure(ctx context.Context) error {
 	if err := c.identity.writeKubeconfigs(c.layout, c.Server(), now); err != nil {
 		return err
 	}
-	c.client, err = rest.HTTPClientFor(c.RESTConfig())
-	return errors.Join(err,
+	if c.client, err = rest.HTTPClientFor(c.RESTConfig()); err != nil {
+		return err
+	}
+	c.balance()
+	return errors.Join(
 		writeFile(c.layout.config("kube-scheduler.yaml"), []byte(Fill(schedulerConfig, c.values)), 0o644),
 		writeFile(c.layout.config("audit-policy.yaml"), []byte(auditPolicy), 0o644))
 }
 
-// startComponent starts one component, watches it, and waits until it is healthy.
-func (c *Cluster) startComponent(ctx context.Context, name string) error {
-	p, err := process.Start(process.Spec{
-		Name: name, Path: c.binaries.Path(name), Args: c.args(name), Dir: c.layout.dir, Log: c.layout.log(name), Failed: c.fail,
-	})
+// connect makes what is between members of etcd, and the balancer before API servers.
+func (c *Cluster) connect(ctx context.Context, etcds []part) (err error) {
+	if c.opts.HA != nil {
+		if c.ha, err = newHA(ctx, c, etcds); err != nil {
+			return err
+		}
+		c.server = c.ha.balancer.Address()
+	}
+	var all []string
+	for i, p := range etcds {
+		p.values["ADVERTISED"] = p.values["PEER"]
+		if c.ha != nil {
+			p.values["ADVERTISED"] = c.ha.peerPort(i)
+		}
+		all = append(all, Fill("$NAME=http://127.0.0.1:$ADVERTISED", p.values))
+	}
+	for _, p := range etcds {
+		p.values["MEMBERS"] = strings.Join(all, ",")
+	}
+	return nil
+}
+
+// startPart starts one component, watches it, and waits until it is healthy.
+func (c *Cluster) startPart(ctx context.Context, part part) error {
+	p, err := c.spawn(part)
 	if err != nil {
 		return err
 	}
-	c.running.Store(name, p)
-	health := Fill(components[name].health, c.values)
+	return c.awaitPart(ctx, part, p)
+}
+
+// spawn starts a component, and watches it.
+func (c *Cluster) spawn(part part) (*process.Process, error) {
+	p, err := process.Start(process.Spec{
+		Name: part.name, Path: c.binaries.Path(part.binary), Args: c.args(part), Dir: c.layout.dir, Log: c.layout.log(part.name), Failed: c.fail,
+	})
+	if err == nil {
+		c.running.Store(part.name, p)
+	}
+	return p, err
+}
+
+// awaitPart waits until a component is healthy.
+func (c *Cluster) awaitPart(ctx context.Context, part part, p *process.Process) error {
+	health := Fill(components[part.binary].health, part.values)
 	return p.WaitReady(ctx, func(ctx context.Context) error { return get(ctx, c.client, health) })
 }
 
@@ -194,7 +259,11 @@ func StartEtcd(ctx context.Context, dir string, opts EtcdOptions) (*Etcd, error)
 		free[0] = opts.Port
 	}
 	port := strconv.Itoa(free[0])
-	values := map[string]string{"DATA": filepath.Join(dir, "data"), "CLIENT": port, "PEER": strconv.Itoa(free[1])}
+	peer := strconv.Itoa(free[1])
+	values := map[string]string{
+		"NAME": "dev", "DATA": filepath.Join(dir, "data"), "CLIENT": port, "PEER": peer, "ADVERTISED": peer,
+		"MEMBERS": "dev=http://127.0.0.1:" + peer,
+	}
 	endpoint := "http://" + net.JoinHostPort(loopback, port)
 	process, err := run.Start(ctx, run.Spec{
 		Name: build.Etcd, Path: binaries.Path(build.Etcd), Log: filepath.Join(dir, "etcd.log"),

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/test/cluster/link"
 	"github.com/usher-dev/usher/test/cluster/process"
 	servers "github.com/usher-dev/usher/test/servers/run"
 	"github.com/usher-dev/usher/test/stage"
@@ -33,7 +34,7 @@ const (
 type replica struct {
 	spec            process.Spec
 	metrics, probes servers.HTTP
-	link            *stage.Link // to the API server
+	link            *link.Link // to the API server
 
 	process atomic.Pointer[process.Process] // the last one
 	starts  atomic.Int64

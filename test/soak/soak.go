@@ -34,6 +34,7 @@ import (
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/checkout"
 	"github.com/usher-dev/usher/test/cluster"
+	"github.com/usher-dev/usher/test/cluster/link"
 	"github.com/usher-dev/usher/test/cluster/node"
 	"github.com/usher-dev/usher/test/cluster/process"
 	"github.com/usher-dev/usher/test/demo/manifests"
@@ -77,7 +78,7 @@ const (
 type registry struct {
 	*cluster.Etcd
 	name string
-	link *stage.Link
+	link *link.Link
 }
 
 // soak is a run on its stage.
@@ -85,8 +86,8 @@ type soak struct {
 	options Options
 	*stage.Stage
 	registries []*registry
-	replicas   []*replica  // all that there may be
-	node       *stage.Link // between the node that is lost and the API server
+	replicas   []*replica // all that there may be
+	node       *link.Link // between the node that is lost and the API server
 	objects    cache.Cache
 	workloads  []*workload
 	// guarded is held for reading while the guard is needed, and for writing while it may be away.
