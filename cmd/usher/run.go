@@ -50,10 +50,15 @@ import (
 	"github.com/usher-dev/usher/internal/registration"
 	registrationplan "github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
+	"github.com/usher-dev/usher/internal/rewind"
 )
 
 // The values of --controllers: the two halves, the guard, and the keeper of its certificate.
 const halfCloneSet, halfRegistration, partGuard, partCertificate = "cloneset", "registration", "guard", "certificate"
+
+// leaseParts is how often a process asks, while a lease lasts, whether etcd was restored: a standby must notice that before
+// it leads.
+const leaseParts = 4
 
 // settings are the flags.
 type settings struct {
@@ -410,6 +415,12 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 	}
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return nil, fmt.Errorf("set up: %w", err)
+	}
+	// What makes the certificate has no right to read Pods, and reads what it writes.
+	if !s.runs(partCertificate) {
+		if err := rewind.Setup(mgr, s.lease/leaseParts); err != nil {
+			return nil, err
+		}
 	}
 	return mgr, nil
 }

@@ -119,7 +119,9 @@ func TestInsideACopy(t *testing.T) {
 func TestForgedCopy(t *testing.T) {
 	a := attack(t, podOf("bad", "web", "web"))
 	a.known("10.9.0.1:6443") // in the tenant's namespace
-	look := func(context.Context) (origin.Sight, error) { return origin.Sight{Servers: []string{"10.0.0.1:6443"}}, nil }
+	look := func(context.Context) (origin.Sight, error) {
+		return origin.Sight{Servers: []string{"10.0.0.1:6443"}}, nil
+	}
 	a.pool.origin = origin.NewKeeper(a.client, a.client, "usher-system", a.keepClusterID, look, a.clock)
 	forged := registry.Entry{ID: "forged", Address: "192.0.2.2", Port: 80, Weight: 1, Metadata: map[string]string{
 		"servers": "10.9.0.1:6443", "cluster": clusterNamespace,

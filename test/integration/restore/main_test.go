@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -26,6 +27,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration"
 	"github.com/usher-dev/usher/internal/registration/origin"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/rewind"
 	"github.com/usher-dev/usher/test/cluster"
 	"github.com/usher-dev/usher/test/cluster/clustertest"
 	"github.com/usher-dev/usher/test/cluster/node"
@@ -78,36 +80,51 @@ func (s *site) nodes() (stop func()) {
 	return cancel
 }
 
-// usher runs both halves as a kubelet does: a process that ends starts again, and remembers nothing. It runs until stop,
-// which returns how often it has started.
-func (s *site) usher(options registration.Options) (stop func() int) {
+// usher runs two replicas with both halves as a kubelet does: a process that ends starts again, and remembers nothing.
+// They run until stop, which returns why processes have ended before.
+func (s *site) usher(options registration.Options) (stop func() []string) {
 	s.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	var starts int
 	var running sync.WaitGroup
-	running.Go(func() {
-		for ctx.Err() == nil {
-			starts++
-			ended, err := s.Plane.Manage(ctx, s.RESTConfig(), ctrl.Options{}, func(ctx context.Context, mgr ctrl.Manager) error {
-				options := options
-				options.Registerer = prometheus.NewRegistry()
-				return errors.Join(cloneset.Setup(ctx, mgr, cloneset.Options{}), registration.Setup(ctx, mgr, options))
-			})
-			if err == nil {
-				err = <-ended
+	var mu sync.Mutex
+	var ends []string
+	for range 2 {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				if err := s.replica(ctx, options); err != nil && ctx.Err() == nil {
+					mu.Lock()
+					ends = append(ends, err.Error())
+					mu.Unlock()
+				}
 			}
-			if err != nil && ctx.Err() == nil {
-				s.Logf("Usher ends: %v", err)
-			}
-		}
-	})
-	stop = func() int {
+		})
+	}
+	stop = sync.OnceValue(func() []string {
 		cancel()
 		running.Wait()
-		return starts
-	}
+		return ends
+	})
 	s.Cleanup(func() { stop() })
 	return stop
+}
+
+// replica runs a replica until it ends.
+func (s *site) replica(ctx context.Context, options registration.Options) error {
+	lease, deadline, retry := 4*time.Second, 3*time.Second, time.Second/5
+	elects := ctrl.Options{
+		LeaderElection: true, LeaderElectionID: "usher", LeaderElectionNamespace: system, LeaderElectionReleaseOnCancel: true,
+		LeaseDuration: &lease, RenewDeadline: &deadline, RetryPeriod: &retry,
+	}
+	ended, err := s.Plane.Manage(ctx, s.RESTConfig(), elects, func(ctx context.Context, mgr ctrl.Manager) error {
+		options := options
+		options.Registerer = prometheus.NewRegistry()
+		return errors.Join(
+			rewind.Setup(mgr, lease/4), cloneset.Setup(ctx, mgr, cloneset.Options{}), registration.Setup(ctx, mgr, options))
+	})
+	if err != nil {
+		return err
+	}
+	return <-ended
 }
 
 // lists waits until the registry has so many entries of Usher's.
