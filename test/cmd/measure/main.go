@@ -30,6 +30,7 @@ func command(flags *flag.FlagSet) func(context.Context) error {
 	flags.Func("latency", "measure only updates in place, by an Usher that is that round trip away from the API server: `durations`, such as 0s,20ms, each with each -restart", list(&o.Latencies, time.ParseDuration))
 	flags.DurationVar(&o.Pull, "image", 0, "measure only updates in place, to images that nodes pull for that long")
 	flags.IntVar(&o.Sets, "sets", 0, "measure only updates in place: of a `number` of CloneSets of 5 Pods at once, of one of as many Pods, and of a small one beside it")
+	flags.IntVar(&o.Many, "many", 0, "measure only a `number` of CloneSets of 2 Pods: created, with an Usher that starts among them, and with 1 % and 10 % of them updated")
 	flags.StringVar(&markdown, "markdown", "", "`file` that gets the tables for a document")
 	flags.Var(&asked, "check", "end with exit code 1 if a goal is missed or a number is out of its range; -check=ranges: only for the ranges (test/bench/ranges.yaml)")
 	return func(ctx context.Context) error {
@@ -110,6 +111,8 @@ func complete(o *bench.Options, registries string) error {
 	switch {
 	case o.Sets > 0:
 		usual = []int{o.Sets * bench.PodsPerSet}
+	case o.Many > 0:
+		usual = []int{o.Many * bench.PodsPerSmallSet}
 	case timed, o.Guard:
 		usual = []int{2000}
 	case registries != "":
@@ -127,6 +130,8 @@ func verify(o *bench.Options, registries, timed bool) error {
 	switch {
 	case min(o.Pull, time.Duration(o.Sets)) < 0:
 		return fmt.Errorf("%w: -image=%s -sets=%d: give a duration such as 5s, and a number such as 2000", stage.ErrUsage, o.Pull, o.Sets)
+	case o.Many < 0, o.Many > 0 && (timed || o.Guard || registries || o.Sets > 0 || len(o.Sizes) > 0):
+		return fmt.Errorf("%w: -many=%d: give a number such as 10000, and no other measurement", stage.ErrUsage, o.Many)
 	case o.Guard && registries, (timed || o.Sets > 0) && (o.Guard || registries):
 		return fmt.Errorf("%w: give -guard, or -registries, or some of -restart, -latency, -image and -sets", stage.ErrUsage)
 	case o.Sets > 0 && !one:
