@@ -95,7 +95,7 @@ func (m *measurement) alone(ctx context.Context) ([]*result, error) {
 
 // staying returns how many Pods of the plain client stay while Usher is measured.
 func (m *measurement) staying() int {
-	if m.server != nil {
+	if m.server != nil || m.options.Many > 0 {
 		return 0
 	}
 	return min(m.turn.size, plainMost)

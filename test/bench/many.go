@@ -18,7 +18,7 @@ const (
 	// idleFor is how long Usher is watched while nothing is to do.
 	idleFor = 30 * time.Second
 	// manyMemory limits Usher's memory, in MiB, for each thousand sets of PodsPerSmallSet Pods, beyond what it needs for none.
-	manyMemory, noneMemory = 25, 50
+	manyMemory, noneMemory = 25, 75
 )
 
 // The steps with many small CloneSets.
