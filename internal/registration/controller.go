@@ -33,6 +33,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/origin"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/podhttp"
+	"github.com/usher-dev/usher/internal/registration/registries"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/awscloudmap"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
@@ -111,7 +112,7 @@ type Options struct {
 	// XDS is what this process serves over xDS. Default: nothing.
 	XDS *xds.Store
 	// Connect makes connectors. Default: those of every kind.
-	Connect Connect
+	Connect registries.Connect
 	// Asker asks Pods whether anything is under way. Default: a Room, which asks them over HTTP.
 	Asker Asker
 	// DialPods connects to Pods that are asked. Default: the network.
@@ -161,17 +162,17 @@ type Reconciler struct {
 	listRegistrations lister[*usherv1alpha1.Registration]
 	options           Options
 	clock             clock.PassiveClock
-	pool              *pool
-	answers           *registry.Answers
-	written           written
-	metrics           *metrics
-	announcer         *announcer
+	pool              *registries.Pool
+	// origin tells this cluster from a copy of it; nil if nobody does.
+	origin    *origin.Keeper
+	prober    *registries.Prober
+	answers   *registry.Answers
+	written   written
+	metrics   *metrics
+	announcer *announcer
 	// probes are Registries that passes want probed; back are those that answered a probe
 	// again; answered are namespaces whose Pods have answered.
 	probes, back, answered chan event.GenericEvent
-	// builtIn means that there is a Registry of the kind service, or that Usher has made
-	// one. Only the probes' controller uses it, for one name and so one at a time.
-	builtIn bool
 
 	// gathered is until when events of a namespace are gathered for its next pass.
 	gathering sync.Mutex
@@ -225,7 +226,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	}
 	r := &Reconciler{
 		client: c, reader: reader, owners: c, options: options, clock: options.Clock,
-		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
+		pool:    registries.New(reader, options.Connect, options.Clock, options.RegistryWorkers),
 		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
 		answered: make(chan event.GenericEvent, answerBacklog),
@@ -241,13 +242,20 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		r.options.Applications = call.New(options.DialApplications)
 	}
 	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
+	r.prober = r.newProber()
 	if options.Namespace != "" && options.Look != nil {
-		r.pool.origin = origin.NewKeeper(reader, c, options.Namespace, r.keepClusterID, options.Look, r.clock)
-		if err := r.metrics.showCopies(options.Registerer, r.pool.origin.Copied); err != nil {
+		r.keepOrigin(origin.NewKeeper(reader, c, options.Namespace, r.keepClusterID, options.Look, r.clock))
+		if err := r.metrics.showCopies(options.Registerer, r.origin.Copied); err != nil {
 			return nil, fmt.Errorf("register the metrics of the hook operator: %w", err)
 		}
 	}
 	return r, nil
+}
+
+// keepOrigin has no registry called that other clusters may use, as long as this one may be a copy.
+func (r *Reconciler) keepOrigin(by *origin.Keeper) {
+	r.origin = by
+	r.pool.Restrict(by.Check)
 }
 
 // answersOf is how much of registries' answers a process may hold that has so much memory, in
@@ -276,8 +284,8 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err != nil {
 		return err
 	}
-	if r.pool.origin != nil {
-		if err := mgr.Add(r.pool.origin); err != nil {
+	if r.origin != nil {
+		if err := mgr.Add(r.origin); err != nil {
 			return fmt.Errorf("keep by which API servers this cluster is known: %w", err)
 		}
 	}
@@ -289,7 +297,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	closer := manager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()
-		r.pool.close()
+		r.pool.Close()
 		return nil
 	})
 	if err := mgr.Add(closer); err != nil {

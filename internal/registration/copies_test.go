@@ -39,7 +39,7 @@ func TestCopiedClusters(t *testing.T) {
 			a.options.ClusterID = c.id
 			if c.notices {
 				a.known("10.0.0.1:6443")
-				a.pool.origin = a.keeper("10.9.0.1:6443")
+				a.keepOrigin(a.keeper("10.9.0.1:6443"))
 			}
 			entry := registry.Entry{ID: "later", Address: "192.0.2.2", Port: 80, Weight: 1}
 			entry.Owner = registry.Owner{Cluster: clusterNamespace, Namespace: namespace, Registration: "web", Pod: "later", PodUID: "later"}
@@ -75,8 +75,8 @@ func (a *attacked) known(address string) {
 func TestCopySaysSo(t *testing.T) {
 	a := attack(t, podOf("bad", "web", "web"))
 	a.known("10.0.0.1:6443")
-	a.pool.origin = a.keeper("10.9.0.1:6443")
-	checktest.NoError(t, a.metrics.showCopies(a.scraped, a.pool.origin.Copied))
+	a.keepOrigin(a.keeper("10.9.0.1:6443"))
+	checktest.NoError(t, a.metrics.showCopies(a.scraped, a.origin.Copied))
 	name := types.NamespacedName{Name: "discovery"}
 	_, err := a.ReconcileRegistry(t.Context(), ctrl.Request{NamespacedName: name})
 	checktest.NoError(t, err)
@@ -98,7 +98,7 @@ func TestCopySaysSo(t *testing.T) {
 func TestInsideACopy(t *testing.T) {
 	a := attack(t, podOf("bad", "web", "web"))
 	a.known("10.0.0.1:6443")
-	a.pool.origin = a.keeper("10.9.0.1:6443")
+	a.keepOrigin(a.keeper("10.9.0.1:6443"))
 	for about, c := range map[string]struct {
 		spec usherv1alpha1.RegistrySpec
 		may  bool
@@ -109,7 +109,7 @@ func TestInsideACopy(t *testing.T) {
 		"xds":           {usherv1alpha1.RegistrySpec{XDS: &usherv1alpha1.XDSRegistry{}}, true},
 		"endpointSlice": {usherv1alpha1.RegistrySpec{EndpointSlice: &usherv1alpha1.EndpointSliceRegistry{}}, true},
 	} {
-		err := a.pool.mayCall(t.Context(), &usherv1alpha1.Registry{Spec: c.spec})
+		err := a.pool.MayCall(t.Context(), &usherv1alpha1.Registry{Spec: c.spec})
 		checktest.Same(t, "it may be called: "+about, c.may, err == nil)
 	}
 }
@@ -122,7 +122,7 @@ func TestForgedCopy(t *testing.T) {
 	look := func(context.Context) (origin.Sight, error) {
 		return origin.Sight{Servers: []string{"10.0.0.1:6443"}}, nil
 	}
-	a.pool.origin = origin.NewKeeper(a.client, a.client, "usher-system", a.keepClusterID, look, a.clock)
+	a.keepOrigin(origin.NewKeeper(a.client, a.client, "usher-system", a.keepClusterID, look, a.clock))
 	forged := registry.Entry{ID: "forged", Address: "192.0.2.2", Port: 80, Weight: 1, Metadata: map[string]string{
 		"servers": "10.9.0.1:6443", "cluster": clusterNamespace,
 	}}
@@ -132,6 +132,6 @@ func TestForgedCopy(t *testing.T) {
 		_, _, err := a.pass()
 		checktest.NoError(t, err)
 	}
-	checktest.Same(t, "Usher stops", false, a.pool.origin.Copied())
+	checktest.Same(t, "Usher stops", false, a.origin.Copied())
 	checktest.Same(t, "the Pod that is deleted is gone", true, a.goes())
 }
