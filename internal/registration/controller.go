@@ -275,19 +275,15 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err != nil {
 		return err
 	}
-	if options.Namespace != "" && options.Look == nil {
-		if options.Look, err = origin.NewLook(mgr.GetConfig()); err != nil {
-			return err
-		}
+	if options, err = options.withLook(mgr); err != nil {
+		return err
 	}
 	r, err := New(mgr.GetClient(), mgr.GetAPIReader(), recorder, options)
 	if err != nil {
 		return err
 	}
-	if r.origin != nil {
-		if err := mgr.Add(r.origin); err != nil {
-			return fmt.Errorf("keep by which API servers this cluster is known: %w", err)
-		}
+	if err := r.addServers(mgr); err != nil {
+		return err
 	}
 	if r.listPods, err = byIndex(ctx, mgr.GetCache(), r.listPods); err != nil {
 		return err
@@ -295,6 +291,27 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if r.listRegistrations, err = byIndex(ctx, mgr.GetCache(), r.listRegistrations); err != nil {
 		return err
 	}
+	if err := r.watchNamespaces(ctx, mgr); err != nil {
+		return fmt.Errorf("set up the controller of Registrations: %w", err)
+	}
+	if err := r.watchRegistries(mgr); err != nil {
+		return fmt.Errorf("set up the controller of Registries: %w", err)
+	}
+	return nil
+}
+
+// withLook are the options with what asks the API server who it is, if that is asked for.
+func (o Options) withLook(mgr ctrl.Manager) (Options, error) {
+	if o.Namespace == "" || o.Look != nil {
+		return o, nil
+	}
+	var err error
+	o.Look, err = origin.NewLook(mgr.GetConfig())
+	return o, err
+}
+
+// addServers adds what runs between passes, and closes what passes have opened.
+func (r *Reconciler) addServers(mgr ctrl.Manager) error {
 	closer := manager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()
 		r.pool.Close()
@@ -303,16 +320,15 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := mgr.Add(closer); err != nil {
 		return fmt.Errorf("close registries with the manager: %w", err)
 	}
+	if r.origin != nil {
+		if err := mgr.Add(r.origin); err != nil {
+			return fmt.Errorf("keep by which API servers this cluster is known: %w", err)
+		}
+	}
 	if room, ok := r.options.Asker.(manager.Runnable); ok {
 		if err := mgr.Add(room); err != nil {
 			return fmt.Errorf("ask Pods whether they are idle: %w", err)
 		}
-	}
-	if err := r.watchNamespaces(ctx, mgr); err != nil {
-		return fmt.Errorf("set up the controller of Registrations: %w", err)
-	}
-	if err := r.watchRegistries(mgr); err != nil {
-		return fmt.Errorf("set up the controller of Registries: %w", err)
 	}
 	return nil
 }

@@ -97,10 +97,8 @@ func (m *measurement) size(ctx context.Context, t turn) (results []*result, err 
 	case m.options.Guard:
 		return m.guarded(ctx)
 	}
-	if m.options.Many == 0 { // A plain client would take as long again.
-		if results, err = m.alone(ctx); err != nil {
-			return nil, err
-		}
+	if results, err = m.alone(ctx); err != nil {
+		return nil, err
 	}
 	if err := m.begin(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.where(), err)
@@ -113,10 +111,6 @@ func (m *measurement) size(ctx context.Context, t turn) (results []*result, err 
 		if !p.hidden {
 			results = append(results, done...)
 		}
-	}
-	if m.options.Many > 0 {
-		m.running = false
-		return results, m.StopUsher(ctx) // The cluster goes as it is.
 	}
 	return results, m.end(ctx)
 }
@@ -237,6 +231,10 @@ func (m *measurement) notePeak() error {
 
 // end deletes everything and stops Usher.
 func (m *measurement) end(ctx context.Context) error {
+	if m.options.Many > 0 {
+		m.running = false
+		return m.StopUsher(ctx) // The cluster goes as it is.
+	}
 	ctx, cancel := m.bound(ctx)
 	defer cancel()
 	objects, err := m.objects()

@@ -114,12 +114,16 @@ func (p *Pool) MayCall(ctx context.Context, r *usherv1alpha1.Registry) error {
 	return p.allowed(ctx)
 }
 
-// Get returns the connector, a new one if the Registry has changed. If fresh, it reads the
-// Secret again, too.
+// Get returns the connector, a new one if the Registry has changed; an error if the Registry must not be called. If
+// fresh, it reads the Secret again, too.
 func (p *Pool) Get(ctx context.Context, r *usherv1alpha1.Registry, prefix string, fresh bool) (*Conn, error) {
 	if err := p.MayCall(ctx, r); err != nil {
 		return nil, err
 	}
+	return p.connected(ctx, r, prefix, fresh)
+}
+
+func (p *Pool) connected(ctx context.Context, r *usherv1alpha1.Registry, prefix string, fresh bool) (*Conn, error) {
 	p.mu.Lock()
 	have := p.open(r.Name).conns[prefix]
 	p.mu.Unlock()

@@ -104,7 +104,7 @@ func (c *check) missed(report *bench.Report) error {
 // complete sets the defaults of the numbers of Pods and of the registries.
 func complete(o *bench.Options, registries string) error {
 	timed := len(o.Restarts)+len(o.Latencies) > 0 || o.Pull != 0
-	if err := verify(o, registries != "", timed); err != nil {
+	if err := errors.Join(verify(o, registries != "", timed), verifyMany(o, registries != "" || timed)); err != nil {
 		return err
 	}
 	usual := []int{100, 2000}
@@ -130,12 +130,18 @@ func verify(o *bench.Options, registries, timed bool) error {
 	switch {
 	case min(o.Pull, time.Duration(o.Sets)) < 0:
 		return fmt.Errorf("%w: -image=%s -sets=%d: give a duration such as 5s, and a number such as 2000", stage.ErrUsage, o.Pull, o.Sets)
-	case o.Many < 0, o.Many > 0 && (timed || o.Guard || registries || o.Sets > 0 || len(o.Sizes) > 0):
-		return fmt.Errorf("%w: -many=%d: give a number such as 10000, and no other measurement", stage.ErrUsage, o.Many)
 	case o.Guard && registries, (timed || o.Sets > 0) && (o.Guard || registries):
 		return fmt.Errorf("%w: give -guard, or -registries, or some of -restart, -latency, -image and -sets", stage.ErrUsage)
 	case o.Sets > 0 && !one:
 		return fmt.Errorf("%w: -sets gives the number of Pods and goes with one -restart and one -latency: leave the others out", stage.ErrUsage)
+	}
+	return nil
+}
+
+// verifyMany reports a number of small CloneSets that is none, or another measurement at the same time.
+func verifyMany(o *bench.Options, others bool) error {
+	if o.Many < 0 || o.Many > 0 && (others || o.Guard || o.Sets > 0 || len(o.Sizes) > 0) {
+		return fmt.Errorf("%w: -many=%d: give a number such as 10000, and no other measurement", stage.ErrUsage, o.Many)
 	}
 	return nil
 }
