@@ -108,7 +108,11 @@ fuzz: ## Run each fuzz target for FUZZTIME.
 
 .PHONY: bench
 bench: ## Run the benchmarks of the planners, and of a whole pass.
-	$(GO) test ./internal/cloneset/plan ./internal/cloneset ./internal/registration -run '^$$' -bench . -benchmem
+	$(GO) test ./internal/cloneset/plan ./internal/cloneset ./internal/registration/plan -run '^$$' -bench . -benchmem
+
+.PHONY: bench-compare
+bench-compare: ## Compare them with those of the release before, by benchstat; needs git's history.
+	tools/bench-compare
 
 .PHONY: measure
 measure: ## Measure Usher with simulated containers, and with ARGS=-registries=etcd,consul the operator (docs/performance.md).

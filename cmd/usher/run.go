@@ -50,10 +50,15 @@ import (
 	"github.com/usher-dev/usher/internal/registration"
 	registrationplan "github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry/xds"
+	"github.com/usher-dev/usher/internal/rewind"
 )
 
 // The values of --controllers: the two halves, the guard, and the keeper of its certificate.
 const halfCloneSet, halfRegistration, partGuard, partCertificate = "cloneset", "registration", "guard", "certificate"
+
+// leaseParts is how often a process asks, while a lease lasts, whether etcd was restored: a standby must notice that before
+// it leads.
+const leaseParts = 4
 
 // settings are the flags.
 type settings struct {
@@ -65,6 +70,7 @@ type settings struct {
 	xds             xds.ServerOptions
 	xdsInsecure     bool
 	xdsAuthorize    bool
+	detectCopies    bool
 	guardService    string
 	guard           guard.Options
 	qps             float64
@@ -111,6 +117,7 @@ func parse(args []string) (*settings, error) {
 	flags.Func("hook-keys", "`keys` of labels and finalizers that hooks of CloneSets may have besides those of usher.dev, separated by commas: a key, a domain with its slash such as example.com/, or * for all; default: *", s.hookKeys)
 	flags.BoolVar(&s.registrations.Finish, "finish-deletions", false, "delete Pods that have drained, as long as the reason holds for which somebody asked to delete them; needs the role usher-finish")
 	flags.Func("cluster-id", "`name` of this cluster in registries' entries, of letters, digits, dots, dashes and underscores; a cluster restored from a copy of another one needs one of its own; default: the UID of the namespace kube-system", s.clusterID)
+	flags.BoolVar(&s.detectCopies, "detect-copies", true, "leave registries alone in a cluster that may be a copy of another one: other API servers answer than those that Usher has noted in the ConfigMap usher-cluster of its namespace, that of --leader-election-namespace")
 	flags.BoolVar(&s.registrations.Guarded, "guarded", false, "a guard runs in this cluster, for all namespaces: tell of Pods that are deleted without it while registries list them")
 	flags.BoolVar(&s.sets.KeepFieldManagers, "keep-field-managers", false, "leave metadata.managedFields of Pods alone; each write of a Pod costs the API server about twice as much then")
 	flags.StringVar((*string)(&s.sets.LeaveNodes), "leave-nodes", string(plan.LeaveCordoned), "`which` nodes Pods leave before somebody evicts them: cordoned (and those of the next), tainted (with a taint or condition that announces their end), urgent (that go within two minutes, whoever objects) or never; Pods of CloneSets with a preDelete hook leave all of these, and all registered Pods the urgent ones")
@@ -336,8 +343,20 @@ func (s *settings) registration(ctx context.Context, mgr ctrl.Manager) error {
 		}
 		s.registrations.XDS = served
 	}
+	if s.detectCopies {
+		s.registrations.Namespace = cmp.Or(s.options.LeaderElectionNamespace, ownNamespace())
+	}
 	s.registrations.StayOnNodes = s.sets.LeaveNodes == plan.LeaveNever
 	return registration.Setup(ctx, mgr, s.registrations)
+}
+
+// ownNamespace is that of the Pod that this process runs in; empty outside of Pods.
+func ownNamespace() string {
+	name, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(name))
 }
 
 func (s *settings) restConfig() (*rest.Config, error) {
@@ -396,6 +415,12 @@ func (s *settings) manager(config *rest.Config, logger logr.Logger) (ctrl.Manage
 	}
 	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return nil, fmt.Errorf("set up: %w", err)
+	}
+	// What makes the certificate has no right to read Pods, and reads what it writes.
+	if !s.runs(partCertificate) {
+		if err := rewind.Setup(mgr, s.lease/leaseParts); err != nil {
+			return nil, err
+		}
 	}
 	return mgr, nil
 }

@@ -98,8 +98,9 @@ func (r *Reconciler) claimPods(ctx context.Context, set *apps.CloneSet, now time
 func renameOwners[T client.Object](
 	ctx context.Context, r *Reconciler, o overlay[T], set *apps.CloneSet, objects []T,
 ) (found bool, err error) {
-	for _, object := range objects {
-		if object.GetDeletionTimestamp() != nil || !slices.ContainsFunc(object.GetOwnerReferences(), renamed(set)) {
+	others := renamed(set)
+	for _, object := range objects { // in each pass, all Pods of the set
+		if !slices.ContainsFunc(object.GetOwnerReferences(), others) || object.GetDeletionTimestamp() != nil {
 			continue
 		}
 		found = true
@@ -112,8 +113,9 @@ func renameOwners[T client.Object](
 
 // renamed finds references to the set by another version of its API.
 func renamed(set *apps.CloneSet) func(metav1.OwnerReference) bool {
+	version := apps.GroupVersion.String()
 	return func(owner metav1.OwnerReference) bool {
-		return owner.UID == set.UID && owner.Kind == apps.KindCloneSet.Kind && owner.APIVersion != apps.GroupVersion.String()
+		return owner.APIVersion != version && owner.UID == set.UID && owner.Kind == apps.KindCloneSet.Kind
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/usher-dev/usher/internal/announce"
 	"github.com/usher-dev/usher/internal/registration/call"
 	"github.com/usher-dev/usher/internal/registration/idle"
+	"github.com/usher-dev/usher/internal/registration/origin"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/podhttp"
 	"github.com/usher-dev/usher/internal/registration/registries"
@@ -100,6 +101,11 @@ type Options struct {
 	Evictions bool
 	// ClusterID names the cluster in registries' entries. Default: the UID of the namespace kube-system.
 	ClusterID string
+	// Namespace is Usher's own, where it keeps by which API servers it knows this cluster from a copy of it. Default: none,
+	// and copies are not noticed.
+	Namespace string
+	// Look asks an API server who it is. Default: the one of the manager's configuration.
+	Look origin.Look
 	// Guarded means that a guard runs, here or elsewhere: Usher tells of Pods that are deleted without it.
 	// Default: it does not.
 	Guarded bool
@@ -157,11 +163,13 @@ type Reconciler struct {
 	options           Options
 	clock             clock.PassiveClock
 	pool              *registries.Pool
-	prober            *registries.Prober
-	answers           *registry.Answers
-	written           written
-	metrics           *metrics
-	announcer         *announcer
+	// origin tells this cluster from a copy of it; nil if nobody does.
+	origin    *origin.Keeper
+	prober    *registries.Prober
+	answers   *registry.Answers
+	written   written
+	metrics   *metrics
+	announcer *announcer
 	// probes are Registries that passes want probed; back are those that answered a probe
 	// again; answered are namespaces whose Pods have answered.
 	probes, back, answered chan event.GenericEvent
@@ -235,7 +243,19 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	}
 	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
 	r.prober = r.newProber()
+	if options.Namespace != "" && options.Look != nil {
+		r.keepOrigin(origin.NewKeeper(reader, c, options.Namespace, r.keepClusterID, options.Look, r.clock))
+		if err := r.metrics.showCopies(options.Registerer, r.origin.Copied); err != nil {
+			return nil, fmt.Errorf("register the metrics of the hook operator: %w", err)
+		}
+	}
 	return r, nil
+}
+
+// keepOrigin has no registry called that other clusters may use, as long as this one may be a copy.
+func (r *Reconciler) keepOrigin(by *origin.Keeper) {
+	r.origin = by
+	r.pool.Restrict(by.Check)
 }
 
 // answersOf is how much of registries' answers a process may hold that has so much memory, in
@@ -255,8 +275,14 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err != nil {
 		return err
 	}
+	if options, err = options.withLook(mgr); err != nil {
+		return err
+	}
 	r, err := New(mgr.GetClient(), mgr.GetAPIReader(), recorder, options)
 	if err != nil {
+		return err
+	}
+	if err := r.addServers(mgr); err != nil {
 		return err
 	}
 	if r.listPods, err = byIndex(ctx, mgr.GetCache(), r.listPods); err != nil {
@@ -265,6 +291,27 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if r.listRegistrations, err = byIndex(ctx, mgr.GetCache(), r.listRegistrations); err != nil {
 		return err
 	}
+	if err := r.watchNamespaces(ctx, mgr); err != nil {
+		return fmt.Errorf("set up the controller of Registrations: %w", err)
+	}
+	if err := r.watchRegistries(mgr); err != nil {
+		return fmt.Errorf("set up the controller of Registries: %w", err)
+	}
+	return nil
+}
+
+// withLook are the options with what asks the API server who it is, if that is asked for.
+func (o Options) withLook(mgr ctrl.Manager) (Options, error) {
+	if o.Namespace == "" || o.Look != nil {
+		return o, nil
+	}
+	var err error
+	o.Look, err = origin.NewLook(mgr.GetConfig())
+	return o, err
+}
+
+// addServers adds what runs between passes, and closes what passes have opened.
+func (r *Reconciler) addServers(mgr ctrl.Manager) error {
 	closer := manager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()
 		r.pool.Close()
@@ -273,16 +320,15 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	if err := mgr.Add(closer); err != nil {
 		return fmt.Errorf("close registries with the manager: %w", err)
 	}
+	if r.origin != nil {
+		if err := mgr.Add(r.origin); err != nil {
+			return fmt.Errorf("keep by which API servers this cluster is known: %w", err)
+		}
+	}
 	if room, ok := r.options.Asker.(manager.Runnable); ok {
 		if err := mgr.Add(room); err != nil {
 			return fmt.Errorf("ask Pods whether they are idle: %w", err)
 		}
-	}
-	if err := r.watchNamespaces(ctx, mgr); err != nil {
-		return fmt.Errorf("set up the controller of Registrations: %w", err)
-	}
-	if err := r.watchRegistries(mgr); err != nil {
-		return fmt.Errorf("set up the controller of Registries: %w", err)
 	}
 	return nil
 }

@@ -469,6 +469,10 @@ func (r *Reconciler) applyOne(ctx context.Context, o *observation, c plan.Change
 	if _, down := r.pool.Down(c.Target.Registry); down != nil {
 		return done, down // The removals that were made first have found that out.
 	}
+	object := o.objects[c.Target.Registry]
+	if err := r.pool.MayCall(ctx, object); err != nil {
+		return done, err // Pods are not asked either: their addresses may be those of the other cluster's.
+	}
 	asked, c := c.Asked()
 	var errs []error
 	if len(asked) > 0 {
@@ -477,7 +481,6 @@ func (r *Reconciler) applyOne(ctx context.Context, o *observation, c plan.Change
 	if c.Empty() {
 		return done, errors.Join(errs...)
 	}
-	object := o.objects[c.Target.Registry]
 	conn, err := r.pool.Get(ctx, object, c.Target.Prefix, false)
 	if err != nil {
 		return done, errors.Join(append(errs, err)...)

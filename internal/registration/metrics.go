@@ -76,6 +76,20 @@ func newMetrics(registerer prometheus.Registerer) (*metrics, error) {
 		collectors.Register(registerer, &m.drains), collectors.Register(registerer, &m.absences.seconds))
 }
 
+// showCopies exports whether this cluster may be a copy of another one.
+func (m *metrics) showCopies(registerer prometheus.Registerer, copied func() bool) error {
+	gauge := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "usher_cluster_copied",
+		Help: "1 while Usher leaves registries alone, because this cluster may be a copy of one whose entries are there.",
+	}, func() float64 {
+		if copied() {
+			return 1
+		}
+		return 0
+	})
+	return collectors.Register(registerer, &gauge)
+}
+
 // gauge is what a pass found. It becomes a metric when somebody scrapes.
 type gauge struct {
 	kind   *prometheus.Desc

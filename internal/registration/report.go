@@ -239,6 +239,7 @@ func (j registryJournal) Fails(ctx context.Context, object *usherv1alpha1.Regist
 	} else {
 		about.V(1).Info("Registry still fails", "reason", plan.ReasonOf(err), "cause", err.Error())
 	}
+	j.announcer.announceCopy(object, err)
 }
 
 // Warn implements registries.Journal.
@@ -293,6 +294,13 @@ func (a *announcer) send(about client.Object, kind, reason, action, message stri
 	}
 	a.sent.Set(key, nil, quiet)
 	a.recorder.Eventf(about, nil, kind, reason, action, "%s", message)
+}
+
+// announceCopy sends an event about a registry that is not called because this cluster may be a copy.
+func (a *announcer) announceCopy(object *usherv1alpha1.Registry, err error) {
+	if errors.Is(err, registry.ErrCopied) {
+		a.warn(object, string(plan.ReasonClusterCopied), actionRegister, err.Error())
+	}
 }
 
 // announce sends the events of a pass whose writes are done.

@@ -276,6 +276,7 @@ var reasons = map[regplan.Reason]struct{ is, why string }{
 	regplan.ReasonRateLimited:      {"", "spec.rateLimit of the Registry puts it off"},
 	regplan.ReasonPortNotFound:     {"", "no container or native sidecar of the Pod has the port of spec.instance.port"},
 	regplan.ReasonRegistryRefuses:  {"", "the registry refuses it"},
+	regplan.ReasonClusterCopied:    {"", "the cluster may be a copy of another one, whose entries these are"},
 	regplan.ReasonAddressNotFound:  {"", "the Pod has no address of spec.instance.ipFamily"},
 }
 

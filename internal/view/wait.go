@@ -404,7 +404,7 @@ var (
 	refusedKeys = []regplan.Reason{regplan.ReasonKeyRefused, regplan.ReasonKeyNotAllowed}
 	// needSomebody are the reasons of waits that do not end by themselves.
 	needSomebody = []regplan.Reason{
-		regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,
+		regplan.ReasonRegistryRefuses, regplan.ReasonClusterCopied, regplan.ReasonRegistryNotFound, regplan.ReasonRegistryNotAllowed,
 		regplan.ReasonServiceTaken, regplan.ReasonServiceNotAllowed, regplan.ReasonRegistryFull,
 		regplan.ReasonForeignEntry, regplan.ReasonPortNotFound, regplan.ReasonAddressNotFound,
 		regplan.ReasonLabelUnusable, regplan.ReasonUnderWayUnknown, regplan.ReasonDuplicate,
@@ -419,7 +419,8 @@ func (w *waiter) remedy(c *corev1.PodCondition) string {
 	switch regplan.Reason(c.Reason) {
 	case regplan.ReasonRegistryNotFound:
 		return "kubectl get registries"
-	case regplan.ReasonRegistryUnavailable, regplan.ReasonRegistryRefuses, regplan.ReasonRegistryNotAllowed, regplan.ReasonRegistryFull:
+	case regplan.ReasonRegistryUnavailable, regplan.ReasonRegistryRefuses, regplan.ReasonClusterCopied,
+		regplan.ReasonRegistryNotAllowed, regplan.ReasonRegistryFull:
 		if name == "" {
 			return "kubectl get registries"
 		}

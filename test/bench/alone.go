@@ -74,6 +74,9 @@ func plainImage(version int) string { return fmt.Sprintf("example.test/plain:v%d
 // alone measures what the API server or the registry can do for a plain client before Usher
 // starts. The scheduler and the nodes work meanwhile, as they do when Usher writes.
 func (m *measurement) alone(ctx context.Context) ([]*result, error) {
+	if m.options.Many > 0 {
+		return nil, nil // It would take as long again.
+	}
 	if err := m.warmUp(ctx); err != nil {
 		return nil, err
 	}
@@ -95,7 +98,7 @@ func (m *measurement) alone(ctx context.Context) ([]*result, error) {
 
 // staying returns how many Pods of the plain client stay while Usher is measured.
 func (m *measurement) staying() int {
-	if m.server != nil {
+	if m.server != nil || m.options.Many > 0 {
 		return 0
 	}
 	return min(m.turn.size, plainMost)

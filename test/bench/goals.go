@@ -75,6 +75,8 @@ func judge(results []*result) []goal {
 		return append(judgeGuard(results), judgeDeployments(results)...)
 	case steps[0].server != "":
 		return judgeOperator(steps)
+	case steps[0].name == stepManyCreate:
+		return judgeMany(steps)
 	}
 	return slices.Concat(judgeRate(steps), judgeSets(steps), judgeWorst(steps), judgeSizes(steps))
 }

@@ -51,6 +51,9 @@ type Options struct {
 	// of one CloneSet with as many Pods, of a small one, both alone and during that update, and of all
 	// Sets.
 	Sets int
+	// Many is a number of CloneSets of two Pods. If it is set, Sizes is the number of their Pods, and what is measured
+	// is how Usher creates them, starts among them, and updates some of them.
+	Many int
 	// Repair is how often the operator compares a registry's entries with the desired
 	// ones; default 30 s, as for a Registry.
 	Repair time.Duration
@@ -183,6 +186,9 @@ func (o Options) turns() (turns []turn) {
 		return guardTurns(o.Sizes)
 	case o.timed():
 		return []turn{{size: slices.Max(o.Sizes), of: 1}} // one turn with CloneSets of all sizes
+	}
+	if o.Many > 0 {
+		return []turn{{size: o.Many * PodsPerSmallSet, of: 1}}
 	}
 	return schedule(o.Sizes)
 }

@@ -81,6 +81,24 @@ func TestSetsFarAway(t *testing.T) {
 	}
 }
 
+// TestMany: small CloneSets are created, survive an Usher that is killed, and some of them are updated.
+func TestMany(t *testing.T) {
+	const sets = 20
+	o := options(t)
+	o.Sizes, o.Many = []int{sets * PodsPerSmallSet}, sets
+	changed := map[string]int{}
+	for _, r := range measure(t, o).results {
+		changed[r.name] = r.pods
+		if written := sum(r.own.writes) > 0; written == (r.name == stepManyIdle) {
+			t.Errorf("%s: %d writes", r.name, sum(r.own.writes))
+		}
+	}
+	checktest.Same(t, "Pods that changed", map[string]int{
+		stepManyCreate: sets * PodsPerSmallSet, stepManyIdle: PodsPerSmallSet, stepManyStart: PodsPerSmallSet,
+		stepManyUpdate: PodsPerSmallSet, stepManyRoll: 2 * PodsPerSmallSet,
+	}, changed)
+}
+
 // Each pair of restart and latency is measured with both sizes and the same number of Pods in all.
 // Images come first: their pull keeps no Pod out of service. The median is compared, since the watch
 // may lag less for a Pod's return than for its leaving.

@@ -231,6 +231,10 @@ func (m *measurement) notePeak() error {
 
 // end deletes everything and stops Usher.
 func (m *measurement) end(ctx context.Context) error {
+	if m.options.Many > 0 {
+		m.running = false
+		return m.StopUsher(ctx) // The cluster goes as it is.
+	}
 	ctx, cancel := m.bound(ctx)
 	defer cancel()
 	objects, err := m.objects()

@@ -126,6 +126,8 @@ func (o Options) scenario(t turn) []step {
 	switch {
 	case t.registry != "":
 		return operatorScenario(n)
+	case o.Many > 0:
+		return manyScenario(o.Many)
 	case o.Sets > 0:
 		steps = setsScenario(n)
 	case o.timed():

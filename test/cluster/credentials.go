@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -26,9 +27,10 @@ type identity struct {
 }
 
 // newIdentity creates all keys and certificates of a new cluster and writes those that
-// components read from files.
-func newIdentity(l layout, now time.Time) (*identity, error) {
-	authority, err := pki.NewAuthority("usher-devcluster", now)
+// components read from files. One that begins with a snapshot has the authority, and the key of service accounts, of
+// the cluster that it was made of.
+func newIdentity(l layout, snapshot string, now time.Time) (*identity, error) {
+	authority, tokens, err := signers(snapshot, now)
 	if err != nil {
 		return nil, err
 	}
@@ -38,10 +40,27 @@ func newIdentity(l layout, now time.Time) (*identity, error) {
 	server, serverErr := authority.Server("kube-apiserver", now, loopback, "::1", "localhost", "10.96.0.1",
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local")
 	components, componentsErr := authority.Server("control-plane", now, loopback, "::1", "localhost")
-	tokens, tokensErr := keyutil.MakeEllipticPrivateKeyPEM()
-	return &identity{authority: authority, admin: admin}, errors.Join(adminErr, serverErr, componentsErr, tokensErr,
+	return &identity{authority: authority, admin: admin}, errors.Join(adminErr, serverErr, componentsErr,
 		writePair(l, "ca", authority.Pair()), writePair(l, "apiserver", server), writePair(l, "components", components),
 		writeFile(l.pki("sa.key"), tokens, 0o600))
+}
+
+// signers are what signs certificates, and the key that signs tokens.
+func signers(snapshot string, now time.Time) (authority *pki.Authority, tokens []byte, err error) {
+	if snapshot == "" {
+		authority, err = pki.NewAuthority("usher-devcluster", now)
+		tokens, tokensErr := keyutil.MakeEllipticPrivateKeyPEM()
+		return authority, tokens, errors.Join(err, tokensErr)
+	}
+	from := layout{dir: snapshot}
+	cert, noCert := os.ReadFile(from.pki("ca.crt"))
+	key, noKey := os.ReadFile(from.pki("ca.key"))
+	tokens, noTokens := os.ReadFile(from.pki("sa.key"))
+	if err := errors.Join(noCert, noKey, noTokens); err != nil {
+		return nil, nil, fmt.Errorf("read the keys of the snapshot: %w", err)
+	}
+	authority, err = pki.ReadAuthority(pki.Pair{Cert: cert, Key: key})
+	return authority, tokens, err
 }
 
 func writePair(l layout, name string, pair pki.Pair) error {

@@ -40,6 +40,9 @@ type Options struct {
 	Port int
 	// HA makes the control plane as production has it; nil means one API server and one member of etcd.
 	HA *HA
+	// Snapshot is a folder that Cluster.Snapshot has made of another cluster: this one begins with its objects and has its
+	// keys, as one that is restored next to its original. Empty means an empty cluster.
+	Snapshot string
 	// AuditLog is the file for the API server's audit log, one JSON line per request at
 	// level Metadata; empty means none. Benchmarks use it to count the API writes of
 	// each user agent.

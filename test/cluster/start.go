@@ -138,7 +138,10 @@ func (c *Cluster) configure(ctx context.Context) error {
 		return err
 	}
 	now := time.Now()
-	if c.identity, err = newIdentity(c.layout, now); err != nil {
+	if err := c.fromSnapshot(); err != nil {
+		return err
+	}
+	if c.identity, err = newIdentity(c.layout, c.opts.Snapshot, now); err != nil {
 		return err
 	}
 	if err := c.identity.writeKubeconfigs(c.layout, c.Server(), now); err != nil {

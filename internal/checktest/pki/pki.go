@@ -58,6 +58,23 @@ func NewAuthority(name string, now time.Time) (*Authority, error) {
 	return &Authority{cert: own, key: key, pair: pair}, err
 }
 
+// ReadAuthority returns the authority of a pair that Pair has returned.
+func ReadAuthority(pair Pair) (*Authority, error) {
+	certs, err := cert.ParseCertsPEM(pair.Cert)
+	if err != nil {
+		return nil, fmt.Errorf("read the authority's certificate: %w", err)
+	}
+	key, err := keyutil.ParsePrivateKeyPEM(pair.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read the authority's key: %w", err)
+	}
+	private, ok := key.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("the authority's key is a %T, not one of an elliptic curve", key)
+	}
+	return &Authority{cert: certs[0], key: private, pair: pair}, nil
+}
+
 // PEM returns the authority's certificate.
 func (a *Authority) PEM() []byte { return a.pair.Cert }
 

@@ -333,6 +333,8 @@ func ReasonOf(err error) Reason {
 		return ReasonNotAsked
 	case errors.Is(err, registry.ErrNoService):
 		return ReasonServiceNotFound
+	case errors.Is(err, registry.ErrCopied):
+		return ReasonClusterCopied
 	case errors.Is(err, registry.ErrPermanent):
 		return ReasonRegistryRefuses
 	}

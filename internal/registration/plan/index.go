@@ -150,6 +150,7 @@ func newIndex(snapshot Snapshot) *index {
 	ix := snapshot.Memory.recall(&snapshot)
 	ix.Snapshot, ix.holders = snapshot, nil
 	ix.indexRegistrations()
+	ix.labels = ix.hasLabels()
 	ix.indexPods()
 	ix.opensDoors()
 	ix.evictions = ix.evictionsUnderWay()

@@ -57,7 +57,7 @@ func (ix *index) hasLabels() bool {
 // opensDoors finds out which Pods Usher can bring into Services and take out. Owners may have become known since
 // the Pod was read.
 func (ix *index) opensDoors() {
-	if ix.labels = ix.hasLabels(); !ix.labels {
+	if !ix.labels {
 		return // as in nearly all namespaces
 	}
 	for _, p := range ix.pods {
@@ -71,7 +71,10 @@ func (ix *index) opensDoors() {
 
 // doorOf reports whether Usher can bring the Pod into any Service, and take it out.
 func (ix *index) doorOf(p *pod) bool {
-	return p.gate || slices.ContainsFunc(targetsOf(p.all()), func(t Target) bool { return ix.steers(p, t) })
+	if p.gate || !ix.labels {
+		return p.gate
+	}
+	return slices.ContainsFunc(targetsOf(p.all()), func(t Target) bool { return ix.steers(p, t) })
 }
 
 // steers reports whether Usher can bring the Pod into a Service, and take it out: by its label, or by its gate.

@@ -64,6 +64,8 @@ const (
 	ReasonRegistryUnavailable Reason = "RegistryUnavailable"
 	// ReasonRegistryRefuses: the registry refuses until somebody changes something.
 	ReasonRegistryRefuses Reason = "RegistryRefuses"
+	// ReasonClusterCopied: the cluster may be a copy of another one, whose entries are in the registry. Usher leaves it alone.
+	ReasonClusterCopied Reason = "ClusterCopied"
 	// ReasonNotAsked: the registry was not asked in this pass; the next one asks.
 	ReasonNotAsked Reason = "NotAskedYet"
 	// ReasonRateLimited: spec.rateLimit of the Registry puts the change off.

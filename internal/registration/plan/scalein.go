@@ -49,8 +49,11 @@ type Cost struct {
 // CostOf is the cost that Usher has written to the Pod; nil if it has written none, or somebody else another one since.
 func CostOf(pod *corev1.Pod) *Cost {
 	text, ok := pod.Annotations[usherv1alpha1.AnnotationScaleIn]
+	if !ok {
+		return nil // as of nearly all Pods: nothing is allocated for them
+	}
 	var cost Cost
-	if !ok || json.Unmarshal([]byte(text), &cost) != nil || cost.Class < 0 || cost.Class > busiest ||
+	if json.Unmarshal([]byte(text), &cost) != nil || cost.Class < 0 || cost.Class > busiest ||
 		pod.Annotations[corev1.PodDeletionCost] != strconv.Itoa(cost.Class) {
 		return nil
 	}

@@ -83,7 +83,8 @@ func countWaits(one *usherv1alpha1.RegistryPods, waits []Waiting) {
 			continue
 		}
 		leaving[wait.Pod] = leaving[wait.Pod] || wait.Gate.leaves()
-		if wait.Reason == ReasonRegistryRefuses || wait.Reason == ReasonRegistryUnavailable {
+		switch wait.Reason {
+		case ReasonRegistryRefuses, ReasonRegistryUnavailable, ReasonClusterCopied:
 			one.Error = cmp.Or(one.Error, wait.Message)
 		}
 	}

@@ -52,6 +52,8 @@ type Pool struct {
 	clock   clock.PassiveClock
 	// workers is how many calls to each registry are in flight at most.
 	workers int
+	// allowed is asked before a registry is called that other clusters may use; nil allows all.
+	allowed func(context.Context) error
 
 	mu sync.Mutex
 	// known is what this process knows of the registries, by name.
@@ -96,9 +98,32 @@ func New(reader client.Reader, connect Connect, clock clock.PassiveClock, worker
 		known: map[string]*state{}}
 }
 
-// Get returns the connector, a new one if the Registry has changed. If fresh, it reads the
-// Secret again, too.
+// Restrict has Get ask before it returns a connector of a registry that other clusters may use. It is for the beginning,
+// before anything else is called.
+func (p *Pool) Restrict(allowed func(context.Context) error) { p.allowed = allowed }
+
+// MayCall returns why a registry must not be called: its entries may be those of the cluster that this one is a copy of.
+// Registries inside the cluster always may be.
+func (p *Pool) MayCall(ctx context.Context, r *usherv1alpha1.Registry) error {
+	if p.allowed == nil || r == nil {
+		return nil
+	}
+	if kind, _ := kinds.Of(r, ""); kind.Inside {
+		return nil
+	}
+	return p.allowed(ctx)
+}
+
+// Get returns the connector, a new one if the Registry has changed; an error if the Registry must not be called. If
+// fresh, it reads the Secret again, too.
 func (p *Pool) Get(ctx context.Context, r *usherv1alpha1.Registry, prefix string, fresh bool) (*Conn, error) {
+	if err := p.MayCall(ctx, r); err != nil {
+		return nil, err
+	}
+	return p.connected(ctx, r, prefix, fresh)
+}
+
+func (p *Pool) connected(ctx context.Context, r *usherv1alpha1.Registry, prefix string, fresh bool) (*Conn, error) {
 	p.mu.Lock()
 	have := p.open(r.Name).conns[prefix]
 	p.mu.Unlock()

@@ -27,6 +27,9 @@ var (
 	// ErrOneService marks a failure that concerns a single service: the registry itself
 	// works. It comes with another mark.
 	ErrOneService = errors.New("one service")
+	// ErrCopied marks a registry that Usher leaves alone, because this cluster may be a copy of one whose entries are
+	// there. It is permanent, too.
+	ErrCopied = errors.New("this cluster may be a copy")
 	// ErrNoService marks the absence of a service: nobody is called through it.
 	ErrNoService = errors.New("no such service")
 )

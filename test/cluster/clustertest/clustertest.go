@@ -62,7 +62,18 @@ func Start(t *testing.T) *cluster.Cluster {
 // StartWith is Start with more arguments of the components.
 func StartWith(t *testing.T, extra cluster.ExtraArgs) *cluster.Cluster {
 	t.Helper()
-	c, err := start(t.Context(), t.TempDir(), extra)
+	return startFor(t, cluster.Options{ExtraArgs: extra})
+}
+
+// StartFrom is Start of a cluster that begins with a snapshot of another one.
+func StartFrom(t *testing.T, snapshot string) *cluster.Cluster {
+	t.Helper()
+	return startFor(t, cluster.Options{Snapshot: snapshot})
+}
+
+func startFor(t *testing.T, opts cluster.Options) *cluster.Cluster {
+	t.Helper()
+	c, err := start(t.Context(), t.TempDir(), opts)
 	if err != nil {
 		t.Fatalf("start a cluster: %v", err)
 	}
@@ -119,7 +130,7 @@ func StartForMain(extra cluster.ExtraArgs) (c *cluster.Cluster, end func(), err 
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a folder for the cluster: %w", err)
 	}
-	c, err = start(context.Background(), dir, extra)
+	c, err = start(context.Background(), dir, cluster.Options{ExtraArgs: extra})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -134,7 +145,7 @@ func tail(log string) string {
 	return "--- the end of " + filepath.Base(log) + "\n" + strings.Join(process.TailFile(log, shownLines), "\n")
 }
 
-func start(ctx context.Context, dir string, extra cluster.ExtraArgs) (*cluster.Cluster, error) {
+func start(ctx context.Context, dir string, opts cluster.Options) (*cluster.Cluster, error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400) // the runtime of this process has read the environment already
 	}
@@ -143,5 +154,6 @@ func start(ctx context.Context, dir string, extra cluster.ExtraArgs) (*cluster.C
 			_ = os.Setenv(name, value) // The defaults of Go work too.
 		}
 	}
-	return cluster.Start(ctx, cluster.Options{Dir: filepath.Join(dir, "cluster"), ExtraArgs: extra})
+	opts.Dir = filepath.Join(dir, "cluster")
+	return cluster.Start(ctx, opts)
 }

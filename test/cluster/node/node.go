@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -40,7 +41,7 @@ func hostIP(traits Traits, index int) string {
 //go:embed node.yaml
 var nodeText string
 
-// registerNode creates a node, which is ready, and its lease.
+// registerNode creates a node, which is ready, and its lease, or takes over those that there are.
 func (a *Agent) registerNode(ctx context.Context, name string, index int) error {
 	values := map[string]string{
 		"NODE": name, "ADDRESS": hostIP(a.traits, index), "PODS": strconv.Itoa(a.podsPerNode), "RUNTIME": a.traits.Name,
@@ -51,7 +52,8 @@ func (a *Agent) registerNode(ctx context.Context, name string, index int) error 
 		return err
 	}
 	node.Status.Conditions = []corev1.NodeCondition{nodeReady(a.clock.Now())}
-	if err := a.client.Create(ctx, node); err != nil {
+	// A cluster that was restored from a snapshot has the node, and this agent goes on with its Pods.
+	if err := a.client.Create(ctx, node); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create node %s: %w", name, err)
 	}
 	return a.renewLease(ctx, name)

@@ -30,6 +30,7 @@ func command(flags *flag.FlagSet) func(context.Context) error {
 	flags.Func("latency", "measure only updates in place, by an Usher that is that round trip away from the API server: `durations`, such as 0s,20ms, each with each -restart", list(&o.Latencies, time.ParseDuration))
 	flags.DurationVar(&o.Pull, "image", 0, "measure only updates in place, to images that nodes pull for that long")
 	flags.IntVar(&o.Sets, "sets", 0, "measure only updates in place: of a `number` of CloneSets of 5 Pods at once, of one of as many Pods, and of a small one beside it")
+	flags.IntVar(&o.Many, "many", 0, "measure only a `number` of CloneSets of 2 Pods: created, with an Usher that starts among them, and with 1 % and 10 % of them updated")
 	flags.StringVar(&markdown, "markdown", "", "`file` that gets the tables for a document")
 	flags.Var(&asked, "check", "end with exit code 1 if a goal is missed or a number is out of its range; -check=ranges: only for the ranges (test/bench/ranges.yaml)")
 	return func(ctx context.Context) error {
@@ -103,13 +104,15 @@ func (c *check) missed(report *bench.Report) error {
 // complete sets the defaults of the numbers of Pods and of the registries.
 func complete(o *bench.Options, registries string) error {
 	timed := len(o.Restarts)+len(o.Latencies) > 0 || o.Pull != 0
-	if err := verify(o, registries != "", timed); err != nil {
+	if err := errors.Join(verify(o, registries != "", timed), verifyMany(o, registries != "" || timed)); err != nil {
 		return err
 	}
 	usual := []int{100, 2000}
 	switch {
 	case o.Sets > 0:
 		usual = []int{o.Sets * bench.PodsPerSet}
+	case o.Many > 0:
+		usual = []int{o.Many * bench.PodsPerSmallSet}
 	case timed, o.Guard:
 		usual = []int{2000}
 	case registries != "":
@@ -131,6 +134,14 @@ func verify(o *bench.Options, registries, timed bool) error {
 		return fmt.Errorf("%w: give -guard, or -registries, or some of -restart, -latency, -image and -sets", stage.ErrUsage)
 	case o.Sets > 0 && !one:
 		return fmt.Errorf("%w: -sets gives the number of Pods and goes with one -restart and one -latency: leave the others out", stage.ErrUsage)
+	}
+	return nil
+}
+
+// verifyMany reports a number of small CloneSets that is none, or another measurement at the same time.
+func verifyMany(o *bench.Options, others bool) error {
+	if o.Many < 0 || o.Many > 0 && (others || o.Guard || o.Sets > 0 || len(o.Sizes) > 0) {
+		return fmt.Errorf("%w: -many=%d: give a number such as 10000, and no other measurement", stage.ErrUsage, o.Many)
 	}
 	return nil
 }

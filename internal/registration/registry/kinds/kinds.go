@@ -59,6 +59,8 @@ type Kind struct {
 	Overrides bool
 	// Counts means that List has the Connections of entries on their way out, as drain.until.connections requires.
 	Counts bool
+	// Inside means that the entries are kept in this cluster, or by this process: no other cluster has any there.
+	Inside bool
 	// settings are those of a Registry of the kind, nil for one of another kind.
 	settings *registry.Settings
 }
@@ -96,7 +98,7 @@ func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kin
 			Overrides: spec.Consul != nil && spec.Consul.Agents != nil, settings: of(spec.Consul, consul.FromSpec),
 		},
 		{Name: "dns", Keys: keys{dns.KeyName, dns.KeySecret, dns.KeyAlgorithm}, settings: of(spec.DNS, dns.FromSpec)},
-		{Name: "endpointSlice", settings: of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
+		{Name: "endpointSlice", Inside: true, settings: of(spec.EndpointSlice, endpointslice.FromSpec(in.Reader, in.Writer, namespace))},
 		{Name: "etcd", Keys: tls(login...), settings: of(spec.Etcd, etcd.FromSpec(spec.Timeout))},
 		{Name: "eureka", Keys: tls(login...), HoldsBack: true, Overrides: true, settings: of(spec.Eureka, eureka.FromSpec)},
 		{
@@ -105,9 +107,9 @@ func table(in Cluster, spec *usherv1alpha1.RegistrySpec, namespace string) []Kin
 		},
 		{Name: "haproxy", Keys: tls(), HoldsBack: true, Counts: true, settings: of(spec.HAProxy, haproxy.FromSpec)},
 		{Name: "nacos", Keys: tls(login...), HoldsBack: true, Overrides: true, settings: of(spec.Nacos, nacos.FromSpec)},
-		{Name: "service", HoldsBack: true, Gated: true, settings: of(spec.Service, service.FromSpec(in.Reader, namespace))},
+		{Name: "service", HoldsBack: true, Gated: true, Inside: true, settings: of(spec.Service, service.FromSpec(in.Reader, namespace))},
 		{Name: "webhook", Keys: keys{webhook.KeyHMAC, credentials.KeyCA}, settings: of(spec.Webhook, webhook.FromSpec)},
-		{Name: "xds", HoldsBack: true, settings: of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
+		{Name: "xds", HoldsBack: true, Inside: true, settings: of(spec.XDS, xds.FromSpec(in.Reader, in.Writer, in.XDS, namespace))},
 		{Name: "zookeeper", Keys: tls(login...), settings: of(spec.ZooKeeper, zookeeper.FromSpec)},
 	}
 }
