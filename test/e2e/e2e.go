@@ -92,6 +92,15 @@ func (s Story) again(round int) Story {
 	return s
 }
 
+// besideVerb begins the steps that open a workload beside the story's.
+const besideVerb = "beside"
+
+// beside returns the story of a workload of a kind beside this one's, in a namespace of its own.
+func (s Story) beside(kind string) Story {
+	s.Name += "-" + strings.ToLower(kind)
+	return s
+}
+
 // uses reports whether callers read any of the registries.
 func (s Story) uses(kinds ...Registry) bool {
 	return slices.ContainsFunc(s.Registries, func(kind Registry) bool { return slices.Contains(kinds, kind) })

@@ -20,6 +20,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster/images"
+	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/servers/run"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
@@ -77,6 +78,10 @@ var facts = map[string]fact{
 	},
 	`others for the Pods of (\S+) alone`: func(s *Scene, now State, is []string) string {
 		return replaced(s, now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[0] })
+	},
+	`(\d+) Pods on (\S+)`: func(_ *Scene, now State, is []string) string {
+		n := count(now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[1] })
+		return stage.Unless(strconv.Itoa(n) == is[0], "there are %d", n)
 	},
 	`Pods on (\S+)`: func(_ *Scene, now State, is []string) string {
 		return limited("least", "1", count(now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[0] }))
@@ -150,7 +155,17 @@ var facts = map[string]fact{
 		seen := now.Set.Status.ObservedGeneration
 		return stage.Unless(seen < s.generation, "somebody leads, and has seen generation %d", seen)
 	},
-	`(\d+|some) streams lost`: lostStreams,
+	`(\d+|some) streams lost`:                      lostStreams,
+	`no registry with a Pod of the second node`:    func(s *Scene, _ State, _ []string) string { return s.observed().present() },
+	`the registries ahead of (?:SIGTERM|the kill)`: func(s *Scene, _ State, _ []string) string { return s.observed().late() },
+	`containers that end in service`: func(s *Scene, _ State, _ []string) string {
+		return stage.Unless(s.observed().late() != "", "the registries were ahead of all of them")
+	},
+	`no Pod that runs on the second node`: func(_ *Scene, now State, _ []string) string {
+		return limited("most", "0", count(now, func(pod corev1.Pod) bool {
+			return pod.Spec.NodeName == realnode.SecondNode && pod.Status.Phase == corev1.PodRunning
+		}))
+	},
 	`a Pod that is scaled in later`: func(_ *Scene, now State, _ []string) string {
 		costs := func(pod corev1.Pod) bool { return pod.Annotations[corev1.PodDeletionCost] > "0" }
 		return stage.Unless(count(now, costs) > 0, "none has a deletion cost")
@@ -244,7 +259,8 @@ func same(s *Scene, now State, _ []string) string {
 // replaced means that of the previous Pods, these are gone and all others remain.
 func replaced(s *Scene, now State, these func(corev1.Pod) bool) string {
 	for _, pod := range s.before.Pods {
-		if gone := now.Pod(pod.Name) == nil; gone != these(pod) {
+		there := now.Pod(pod.Name)
+		if gone := there == nil || there.UID != pod.UID; gone != these(pod) {
 			return fmt.Sprintf("Pod %s of node %s: gone is %t, want %t", pod.Name, pod.Spec.NodeName, gone, !gone)
 		}
 	}

@@ -3,11 +3,10 @@
 // Package logind stands in for systemd-logind, as far as a kubelet uses it: it gives out locks that
 // delay a shutdown, and announces a shutdown and its end.
 //
-// It is no logind: no machine goes down, and nobody ends who holds a lock for too long.
+// It is no logind: no machine goes down, whether somebody holds a lock or not.
 package logind
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -32,15 +31,9 @@ const (
 type Logind struct {
 	bus *dbus.Conn
 
-	mu    sync.Mutex
-	locks []*lock
-}
-
-// lock delays a shutdown until its holder has closed its end of a pipe.
-type lock struct {
-	// theirs is our copy of the holder's end; nil once it is closed.
-	theirs   *os.File
-	released chan struct{}
+	mu sync.Mutex
+	// locks are our copies of what holders have to close.
+	locks []*os.File
 }
 
 // Start takes logind's name on the bus at an address, such as "unix:path=/run/bus".
@@ -76,8 +69,7 @@ func (l *Logind) serve() error {
 	return nil
 }
 
-// inhibit is the method Inhibit: the caller gets one end of a pipe, and its lock lasts until that is
-// closed.
+// inhibit is the method Inhibit: the caller gets a file, and its lock lasts until it closes that.
 func (l *Logind) inhibit(what, _, _, mode string) (dbus.UnixFD, *dbus.Error) {
 	if what != "shutdown" || mode != "delay" {
 		return 0, dbus.MakeFailedError(fmt.Errorf("only what=shutdown and mode=delay are known here, not %s and %s", what, mode))
@@ -86,64 +78,36 @@ func (l *Logind) inhibit(what, _, _, mode string) (dbus.UnixFD, *dbus.Error) {
 	if err != nil {
 		return 0, dbus.MakeFailedError(err)
 	}
-	made := &lock{theirs: theirs, released: make(chan struct{})}
-	go func() {
-		_, _ = ours.Read(make([]byte, 1)) // Nobody writes: it returns when all copies of the other end are closed.
-		_ = ours.Close()
-		close(made.released)
-	}()
+	_ = ours.Close() // Nobody waits for the end of the lock.
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.locks = append(l.locks, made)
+	l.locks = append(l.locks, theirs)
 	return dbus.UnixFD(theirs.Fd()), nil
 }
 
-// Held reports whether somebody has asked for a lock and not released it.
-func (l *Logind) Held() bool {
+// Locks returns how many locks were asked for so far.
+func (l *Logind) Locks() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, one := range l.locks {
-		select {
-		case <-one.released:
-		default:
-			return true
-		}
-	}
-	return false
+	return len(l.locks)
 }
 
 // Announce tells everybody that the machine is about to go down or, with false, that it stays up after
 // all.
 func (l *Logind) Announce(down bool) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	// Whoever waits for an announcement has received its end long ago.
-	for _, one := range l.locks {
-		if one.theirs != nil {
-			_ = one.theirs.Close() // Only the holder's copy counts.
-			one.theirs = nil
-		}
-	}
 	if err := l.bus.Emit(path, iface+".PrepareForShutdown", down); err != nil {
 		return fmt.Errorf("announce a shutdown: %w", err)
 	}
 	return nil
 }
 
-// AwaitRelease waits until no lock that was given out before the call is held.
-func (l *Logind) AwaitRelease(ctx context.Context) error {
-	l.mu.Lock()
-	locks := l.locks
-	l.mu.Unlock()
-	for _, one := range locks {
-		select {
-		case <-one.released:
-		case <-ctx.Done():
-			return fmt.Errorf("await the release of a lock that delays the shutdown: %w", context.Cause(ctx))
-		}
-	}
-	return nil
-}
-
 // Close leaves the bus.
-func (l *Logind) Close() error { return l.bus.Close() }
+func (l *Logind) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err := l.bus.Close()
+	for _, one := range l.locks {
+		err = errors.Join(err, one.Close())
+	}
+	return err
+}

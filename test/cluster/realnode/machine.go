@@ -30,6 +30,8 @@ type machine struct {
 
 	mu      sync.Mutex
 	kubelet *process.Process // nil if it does not run
+	// locks is how many locks were asked for before the kubelet started.
+	locks int
 }
 
 // place has the settings in which machines differ.
@@ -88,6 +90,9 @@ func (m *machine) startKubelet() error {
 	if err != nil {
 		return err
 	}
+	if m.logind != nil {
+		m.locks = m.logind.Locks()
+	}
 	root := "/var/lib/kubelet" + m.suffix
 	m.kubelet, err = m.spawnIn(m.busEnv(), "kubelet"+m.suffix, m.options.Assets.Kubelet,
 		"--config="+m.path("kubelet.yaml"), "--kubeconfig="+kubeconfig, "--root-dir="+root, "--cert-dir="+filepath.Join(root, "pki"),
@@ -112,8 +117,11 @@ func (m *machine) awaitNode(ctx context.Context) error {
 	})
 }
 
-// ready returns nil if the node is ready and accepts Pods.
+// ready returns nil if the node is ready and accepts Pods, and its kubelet hears of shutdowns if it should.
 func (m *machine) ready(ctx context.Context) error {
+	if m.logind != nil && m.logind.Locks() == m.locks {
+		return errors.New("the kubelet has not asked logind for a lock yet")
+	}
 	node, err := m.clients.CoreV1().Nodes().Get(ctx, m.name, metav1.GetOptions{})
 	if err != nil {
 		return err

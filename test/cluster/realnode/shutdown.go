@@ -5,8 +5,19 @@ package realnode
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/usher-dev/usher/test/cluster/logind"
+	"github.com/usher-dev/usher/test/cluster/sandbox"
 )
 
 // shutdownPeriod is how long a kubelet gives the Pods from a priority on.
@@ -76,17 +87,87 @@ func (n *Node) AnnounceShutdown(down bool) error {
 	if err != nil {
 		return err
 	}
-	if down && !m.logind.Held() {
-		return errors.New("the kubelet has asked for no lock: it would hear of a shutdown too late")
-	}
 	return m.logind.Announce(down)
 }
 
-// AwaitShutdown waits until the second node's kubelet lets its machine go down.
-func (n *Node) AwaitShutdown(ctx context.Context) error {
+// RestartSecondKubelet restarts the second node's kubelet and returns when it has said that its node is ready.
+func (n *Node) RestartSecondKubelet(ctx context.Context) error {
 	m, err := n.second()
 	if err != nil {
 		return err
 	}
-	return m.logind.AwaitRelease(ctx)
+	if err := m.stopKubelet(ctx); err != nil {
+		return err
+	}
+	return m.restart(ctx)
+}
+
+// KillSecond ends all processes of the second node at once, those of its containers too, as if its machine were taken
+// away. Its network stays: connections to its Pods are refused.
+func (n *Node) KillSecond() error {
+	m, err := n.second()
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.kubelet != nil {
+		err = m.kubelet.Kill()
+		m.kubelet = nil
+	}
+	// The shims first: otherwise they would report to nobody, and keep what has ended.
+	return errors.Join(err, m.killShims(), sandbox.KillGroup(filepath.Join(m.options.Cgroup, m.cgroup)), m.containerd.Kill())
+}
+
+// killShims ends the processes that hold containers for containerd. They are in no control group of Pods.
+func (m *machine) killShims() error {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		args, gone := os.ReadFile(file)
+		pid, strange := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		words := strings.Split(string(args), "\x00")
+		if gone == nil && strange == nil && strings.HasPrefix(filepath.Base(words[0]), "containerd-shim") && slices.Contains(words, m.socket()) {
+			err = errors.Join(err, syscall.Kill(pid, syscall.SIGKILL))
+		}
+	}
+	return err
+}
+
+// StartSecond starts the second node again after KillSecond, and returns when it is ready. What ran on it does not come
+// back.
+func (n *Node) StartSecond(ctx context.Context) error {
+	m, err := n.second()
+	if err != nil {
+		return err
+	}
+	if err := m.startContainerd(ctx); err != nil {
+		return err
+	}
+	return m.restart(ctx)
+}
+
+// restart starts the kubelet and waits until it has said that its node is ready.
+func (m *machine) restart(ctx context.Context) error {
+	began := time.Now().Truncate(time.Second)
+	if err := m.startKubelet(); err != nil {
+		return err
+	}
+	return await(ctx, m.kubelet, func(ctx context.Context) error { return m.readySince(ctx, began) })
+}
+
+// readySince returns nil if the kubelet has said since a time that its node is ready.
+func (m *machine) readySince(ctx context.Context, began time.Time) error {
+	if m.logind.Locks() == m.locks {
+		return errors.New("the kubelet has not asked logind for a lock yet")
+	}
+	node, err := m.clients.CoreV1().Nodes().Get(ctx, m.name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue && !c.LastHeartbeatTime.Time.Before(began) {
+			return nil
+		}
+	}
+	return errors.New("the kubelet has not said that the node is ready")
 }

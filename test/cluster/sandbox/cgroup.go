@@ -62,6 +62,65 @@ func MakeGroup(path string) error {
 	return makeGroup(trees, path)
 }
 
+// KillGroup ends all processes in a control group below a sandbox's, and in the groups in it. It returns when it finds
+// no more of them.
+func KillGroup(path string) error {
+	trees, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	deadline := time.Now().Add(removeTime)
+	for {
+		found := false
+		for _, h := range trees {
+			more, err := killTree(filepath.Join(h.root, path))
+			if err != nil {
+				return err
+			}
+			found = found || more
+		}
+		if !found {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes of the control group %s do not end", path)
+		}
+		<-time.After(removeEvery)
+	}
+}
+
+// killTree sends SIGKILL to the processes in a folder and those below it; found reports whether there are some.
+func killTree(folder string) (found bool, err error) {
+	err = filepath.WalkDir(folder, func(name string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || entry.Name() != "cgroup.procs" {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+			return nil // The group is gone.
+		}
+		if err != nil {
+			return err
+		}
+		for word := range strings.FieldsSeq(string(text)) {
+			pid, err := strconv.Atoi(word)
+			// 0 is a process outside of this namespace.
+			if err != nil || pid == 0 {
+				continue
+			}
+			found = true
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("end process %d of the control group %s: %w", pid, folder, err)
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
 // makeGroup makes a group in every tree.
 func makeGroup(trees []hierarchy, name string) error {
 	for _, h := range trees {

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/test/cluster/realnode"
+	"github.com/usher-dev/usher/test/stage"
+	"github.com/usher-dev/usher/test/traffic"
+)
+
+// departure is how the Pods of the second node leave: since when no registry lists one of them, and when their
+// containers ended.
+type departure struct {
+	began     time.Time
+	addresses []string // of the Pods
+	logs      []string // of their containers, as patterns of files
+	killed    time.Time
+	stop      context.CancelFunc
+
+	mu sync.Mutex
+	// listed is how many of the Pods a service has in a registry, by the names of both.
+	listed map[string]listing
+}
+
+// listing is how many of the Pods are listed, and since when; -1 if that is not known yet.
+type listing struct {
+	n     int
+	since time.Time
+}
+
+// observe begins to follow how the second node's Pods leave, to the end of the story.
+func (s *Scene) observe() {
+	s.stopObserving()
+	ctx, stop := context.WithCancel(s.ctx)
+	d := &departure{began: time.Now(), stop: stop, listed: map[string]listing{}}
+	for _, scene := range s.all() {
+		for _, pod := range scene.state().Pods {
+			if pod.Spec.NodeName == realnode.SecondNode {
+				d.addresses = append(d.addresses, pod.Status.PodIP)
+				d.logs = append(d.logs, fmt.Sprintf("/var/log/pods-2/%s_%s_%s/main/*", pod.Namespace, pod.Name, pod.UID))
+			}
+		}
+	}
+	for _, scene := range s.all() {
+		for _, kind := range scene.story.Registries {
+			name := scene.story.Name + " in " + string(kind)
+			d.listed[name] = listing{n: -1}
+			go d.follow(ctx, name, scene.session.listed(scene.story, kind))
+		}
+	}
+	s.departure = d
+	s.await("what each registry lists", func(State) string { return d.unread() })
+}
+
+// stopObserving ends an earlier observation.
+func (s *Scene) stopObserving() {
+	if s.departure != nil {
+		s.departure.stop()
+	}
+}
+
+// follow follows what a service has in a registry.
+func (d *departure) follow(ctx context.Context, name string, source traffic.Source) {
+	_ = source.Follow(ctx, func(addresses []string) { // It ends with the observation.
+		hosts := list.Map(addresses, func(address string) string {
+			host, _, _ := net.SplitHostPort(address)
+			return host
+		})
+		n := len(list.Only(d.addresses, func(address string) bool { return slices.Contains(hosts, address) }))
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.listed[name].n != n {
+			d.listed[name] = listing{n, time.Now()}
+		}
+	})
+}
+
+// all returns what is listed.
+func (d *departure) all() map[string]listing {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.listed)
+}
+
+// unread says which registry has not been read yet.
+func (d *departure) unread() string {
+	for name, l := range d.all() {
+		if l.n < 0 {
+			return name + " is not"
+		}
+	}
+	return ""
+}
+
+// present says where Pods are listed.
+func (d *departure) present() string {
+	for name, l := range d.all() {
+		if l.n != 0 {
+			return fmt.Sprintf("%d are in %s", l.n, name)
+		}
+	}
+	return ""
+}
+
+// text says when the registries had none of the Pods any more, and when the first container ended.
+func (d *departure) text() string {
+	parts, last := []string{}, map[string]time.Time{}
+	for name, l := range d.all() {
+		_, kind, _ := strings.Cut(name, " in ")
+		if l.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d still are in %s", l.n, kind))
+		}
+		if l.n == 0 && l.since.After(last[kind]) {
+			last[kind] = l.since
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(last)) {
+		parts = append(parts, fmt.Sprintf("out of %s after %s", kind, stage.Seconds(last[kind].Sub(d.began))))
+	}
+	if end, err := d.firstEnd(); err == nil {
+		parts = append(parts, "the first one ended after "+stage.Seconds(end.Sub(d.began)))
+	}
+	return fmt.Sprintf("%d Pods: %s", len(d.addresses), strings.Join(parts, ", "))
+}
+
+// late says which registry had one of the Pods when the first of their containers ended.
+func (d *departure) late() string {
+	end, err := d.firstEnd()
+	if err != nil {
+		return err.Error()
+	}
+	for name, l := range d.all() {
+		if l.n != 0 || !l.since.Before(end) {
+			return fmt.Sprintf("%s had some at %s: %d since %s", name, end.Format(time.StampMilli), l.n, l.since.Format(time.StampMilli))
+		}
+	}
+	return ""
+}
+
+// firstEnd returns when the first of the containers got SIGTERM, as their logs say, or was killed with its node.
+func (d *departure) firstEnd() (first time.Time, err error) {
+	first = d.killed
+	for _, pattern := range d.logs {
+		files, _ := filepath.Glob(pattern) // The pattern is well-formed.
+		for _, file := range files {
+			at, err := terminated(file)
+			if err != nil {
+				return first, err
+			}
+			if !at.IsZero() && (first.IsZero() || at.Before(first)) {
+				first = at
+			}
+		}
+	}
+	if first.IsZero() {
+		return first, errors.New("no container has ended")
+	}
+	return first, nil
+}
+
+// terminated returns when the web service of a log got SIGTERM; zero if it did not. The container
+// runtime stamps each line.
+func terminated(file string) (at time.Time, err error) {
+	log, err := os.Open(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return at, nil
+	}
+	if err != nil {
+		return at, err
+	}
+	defer func() { _ = log.Close() }() // It is only read.
+	for lines := bufio.NewScanner(log); lines.Scan(); {
+		if stamp, line, _ := strings.Cut(lines.Text(), " "); strings.HasSuffix(line, " terminated") {
+			return time.Parse(time.RFC3339Nano, stamp)
+		}
+	}
+	return at, nil
+}
+
+// listed returns the source of what a registry lists for a story.
+func (s *session) listed(story Story, kind Registry) traffic.Source {
+	if kind == HAProxy {
+		return haproxyServers(story.Name)
+	}
+	return s.source(story, kind)
+}
+
+// haproxyServers are the servers of a backend of HAProxy that get new requests.
+type haproxyServers string
+
+// haproxyPause is how often HAProxy is asked: it announces no changes.
+const haproxyPause = 20 * time.Millisecond
+
+// Follow implements traffic.Source.
+func (h haproxyServers) Follow(ctx context.Context, report func(addresses []string)) error {
+	return wait.PollUntilContextCancel(ctx, haproxyPause, true, func(ctx context.Context) (bool, error) {
+		addresses, err := h.read(ctx)
+		if err == nil {
+			report(addresses)
+		}
+		return false, err
+	})
+}
+
+func (h haproxyServers) read(ctx context.Context) (addresses []string, err error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(realnode.NodeAddress, strconv.Itoa(ports[HAProxy])))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }() // It was only read.
+	if _, err := fmt.Fprintf(conn, "show servers state %s\n", string(h)); err != nil {
+		return nil, err
+	}
+	var columns []string
+	for lines := bufio.NewScanner(conn); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		switch {
+		case len(fields) > 1 && fields[0] == "#":
+			columns = fields[1:]
+		case len(fields) == len(columns) && len(fields) > 1:
+			server := map[string]string{}
+			for i, column := range columns {
+				server[column] = fields[i]
+			}
+			// Bits of the administrative state take a server out; 2 is one that runs.
+			if server["srv_admin_state"] == "0" && server["srv_op_state"] == "2" {
+				addresses = append(addresses, net.JoinHostPort(server["srv_addr"], server["srv_port"]))
+			}
+		}
+	}
+	if columns == nil {
+		return nil, fmt.Errorf("HAProxy says nothing about the servers of %s", string(h))
+	}
+	return addresses, nil
+}
+
+// observed returns what is observed, also of a scene beside the story's.
+func (s *Scene) observed() *departure {
+	if s.main != nil {
+		return s.main.observed()
+	}
+	if s.departure == nil {
+		s.fatalf("nothing is observed")
+	}
+	return s.departure
+}
+
+// reportDeparture notes what was observed, and the requests that were lost since the last report.
+func (s *Scene) reportDeparture(text string) {
+	sent, lost := -s.sent, -s.lost
+	for _, scene := range s.all() {
+		for _, client := range scene.callers.clients {
+			total := client.Report().Total()
+			sent, lost = sent+total.Sent, lost+total.Lost
+		}
+	}
+	s.sent, s.lost = s.sent+sent, s.lost+lost
+	s.notes = append(s.notes, fmt.Sprintf("%s: %s, %d of %d requests lost", text, s.observed().text(), lost, sent))
+}
+
+// killNode ends the second node some time after the observation began.
+func (s *Scene) killNode(after time.Duration) {
+	s.check(stage.Pause(s.ctx, time.Until(s.observed().began.Add(after))))
+	s.departure.killed = time.Now()
+	s.check(s.session.node.KillSecond())
+}
