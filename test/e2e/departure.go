@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net"
@@ -187,6 +188,10 @@ func terminated(file string) (at time.Time, err error) {
 		return at, err
 	}
 	defer func() { _ = log.Close() }() // It is only read.
+	return terminatedIn(log)
+}
+
+func terminatedIn(log io.Reader) (at time.Time, err error) {
 	for lines := bufio.NewScanner(log); lines.Scan(); {
 		if stamp, line, _ := strings.Cut(lines.Text(), " "); strings.HasSuffix(line, " terminated") {
 			return time.Parse(time.RFC3339Nano, stamp)
@@ -229,27 +234,34 @@ func (h haproxyServers) read(ctx context.Context) (addresses []string, err error
 	if _, err := fmt.Fprintf(conn, "show servers state %s\n", string(h)); err != nil {
 		return nil, err
 	}
-	var columns []string
-	for lines := bufio.NewScanner(conn); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		switch {
-		case len(fields) > 1 && fields[0] == "#":
-			columns = fields[1:]
-		case len(fields) == len(columns) && len(fields) > 1:
-			server := map[string]string{}
-			for i, column := range columns {
-				server[column] = fields[i]
-			}
-			// Bits of the administrative state take a server out; 2 is one that runs.
-			if server["srv_admin_state"] == "0" && server["srv_op_state"] == "2" {
-				addresses = append(addresses, net.JoinHostPort(server["srv_addr"], server["srv_port"]))
-			}
-		}
-	}
-	if columns == nil {
+	addresses, ok := serversIn(conn)
+	if !ok {
 		return nil, fmt.Errorf("HAProxy says nothing about the servers of %s", string(h))
 	}
 	return addresses, nil
+}
+
+// serversIn reads an answer to "show servers state": the servers that get new requests; false if it has no table.
+func serversIn(answer io.Reader) (addresses []string, ok bool) {
+	var columns []string
+	for lines := bufio.NewScanner(answer); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) > 1 && fields[0] == "#" {
+			columns = fields[1:]
+			continue
+		}
+		value := func(column string) string {
+			if i := slices.Index(columns, column); i >= 0 && i < len(fields) {
+				return fields[i]
+			}
+			return ""
+		}
+		// Any bit of the administrative state takes a server out; the operational state 2 is one that runs.
+		if value("srv_admin_state") == "0" && value("srv_op_state") == "2" {
+			addresses = append(addresses, net.JoinHostPort(value("srv_addr"), value("srv_port")))
+		}
+	}
+	return addresses, columns != nil
 }
 
 // observed returns what is observed, also of a scene beside the story's.

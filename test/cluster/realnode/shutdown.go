@@ -4,7 +4,9 @@ package realnode
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -90,7 +92,8 @@ func (n *Node) AnnounceShutdown(down bool) error {
 	return m.logind.Announce(down)
 }
 
-// RestartSecondKubelet restarts the second node's kubelet and returns when it has said that its node is ready.
+// RestartSecondKubelet restarts the second node's kubelet and returns when it has said that its node is ready, and knows
+// its Pods: one that hears of a shutdown before that ends none.
 func (n *Node) RestartSecondKubelet(ctx context.Context) error {
 	m, err := n.second()
 	if err != nil {
@@ -99,7 +102,30 @@ func (n *Node) RestartSecondKubelet(ctx context.Context) error {
 	if err := m.stopKubelet(ctx); err != nil {
 		return err
 	}
-	return m.restart(ctx)
+	if err := m.restart(ctx); err != nil {
+		return err
+	}
+	return await(ctx, m.kubelet, m.knowsPods)
+}
+
+// knowsPods returns nil if the kubelet has all Pods of its node.
+func (m *machine) knowsPods(ctx context.Context) error {
+	bound, err := m.clients.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + m.name})
+	if err != nil {
+		return err
+	}
+	text, err := m.clients.CoreV1().RESTClient().Get().Resource("nodes").Name(m.name).SubResource("proxy").Suffix("pods").DoRaw(ctx)
+	if err != nil {
+		return err
+	}
+	var known corev1.PodList
+	if err := json.Unmarshal(text, &known); err != nil {
+		return fmt.Errorf("read the kubelet's Pods: %w", err)
+	}
+	if len(known.Items) < len(bound.Items) {
+		return fmt.Errorf("the kubelet knows %d of %d Pods", len(known.Items), len(bound.Items))
+	}
+	return nil
 }
 
 // KillSecond ends all processes of the second node at once, those of its containers too, as if its machine were taken
