@@ -50,7 +50,7 @@ e2e: ## Play stories with real containers on a real node; needs root on Debian (
 TEST := $(GO) test -vet=off -ldflags='-s -w'
 RACE := CGO_ENABLED=1 $(TEST) -race -timeout 40m
 # Packages without a goroutine, one that reads the whole source, and the one that counts the bytes of a cache, for which the race detector is only slow.
-PURE := internal/(cloneset/(plan|lifecycle|inplace|revision)|registration/plan|forecast|view|podcache|rules|convert)$$
+PURE := internal/(cloneset/(plan|lifecycle|inplace|revision)|registration/(plan|listing)|forecast|view|podcache|rules|convert)$$
 test: ## Run all tests with the race detector, on a control plane that is built on the first run.
 	@$(GO) -C test run ./cmd/devcluster -build
 	@$(MAKE) --no-print-directory -j2 test-stories test-units test-sim test-tools
@@ -62,8 +62,8 @@ test-tools:
 	cd tools/image && $(TEST) ./...
 	cd tools/chart && $(TEST) ./...
 	cd cmd/kubectl-usher && $(TEST) ./...
-test-stories: # the longest first, and three packages at a time: they mostly wait
-	cd test && $(RACE) -p 3 ./integration/... $$($(GO) list ./... | grep -vE '/test/(sim|demo)')
+test-stories: # the longest first, three packages and four stories at a time: they mostly wait
+	cd test && $(RACE) -p 3 -parallel 4 ./integration/... $$($(GO) list ./... | grep -vE '/test/(sim|demo)')
 test-demo: # by itself: it counts requests that are lost, and starved callers lose some
 	cd test && $(RACE) ./demo
 test-sim: # some seeds with the race detector; all of them and the mutants would take five times as long with it

@@ -32,6 +32,7 @@ import (
 	"github.com/usher-dev/usher/internal/registration/idle"
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/podhttp"
+	"github.com/usher-dev/usher/internal/registration/registries"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/awscloudmap"
 	"github.com/usher-dev/usher/internal/registration/registry/awstargetgroup"
@@ -105,7 +106,7 @@ type Options struct {
 	// XDS is what this process serves over xDS. Default: nothing.
 	XDS *xds.Store
 	// Connect makes connectors. Default: those of every kind.
-	Connect Connect
+	Connect registries.Connect
 	// Asker asks Pods whether anything is under way. Default: a Room, which asks them over HTTP.
 	Asker Asker
 	// DialPods connects to Pods that are asked. Default: the network.
@@ -155,7 +156,8 @@ type Reconciler struct {
 	listRegistrations lister[*usherv1alpha1.Registration]
 	options           Options
 	clock             clock.PassiveClock
-	pool              *pool
+	pool              *registries.Pool
+	prober            *registries.Prober
 	answers           *registry.Answers
 	written           written
 	metrics           *metrics
@@ -163,9 +165,6 @@ type Reconciler struct {
 	// probes are Registries that passes want probed; back are those that answered a probe
 	// again; answered are namespaces whose Pods have answered.
 	probes, back, answered chan event.GenericEvent
-	// builtIn means that there is a Registry of the kind service, or that Usher has made
-	// one. Only the probes' controller uses it, for one name and so one at a time.
-	builtIn bool
 
 	// gathered is until when events of a namespace are gathered for its next pass.
 	gathering sync.Mutex
@@ -219,7 +218,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 	}
 	r := &Reconciler{
 		client: c, reader: reader, owners: c, options: options, clock: options.Clock,
-		pool:    newPool(reader, options.Connect, options.Clock, options.RegistryWorkers),
+		pool:    registries.New(reader, options.Connect, options.Clock, options.RegistryWorkers),
 		answers: registry.NewAnswers(answersOf(debug.SetMemoryLimit(-1))), metrics: m, announcer: &announcer{recorder, cache.NewExpiring()},
 		probes: make(chan event.GenericEvent, probeBacklog), back: make(chan event.GenericEvent, probeBacklog),
 		answered: make(chan event.GenericEvent, answerBacklog),
@@ -235,6 +234,7 @@ func New(c client.Client, reader client.Reader, recorder events.EventRecorder, o
 		r.options.Applications = call.New(options.DialApplications)
 	}
 	r.listPods, r.listRegistrations = r.podsOf, r.registrationsOf
+	r.prober = r.newProber()
 	return r, nil
 }
 
@@ -267,7 +267,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	}
 	closer := manager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()
-		r.pool.close()
+		r.pool.Close()
 		return nil
 	})
 	if err := mgr.Add(closer); err != nil {

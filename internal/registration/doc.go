@@ -9,7 +9,8 @@
 //  1. observes the objects, overlaid with our own last writes (observe.go), and
 //     takes over what vanished Registrations have left (own.go); then it lists each target
 //     (registry, prefix, service) where something may be left to do;
-//  2. plans (package plan, which is pure);
+//  2. plans (package plan, which is pure). What targets list is kept by package listing; what is known of the registries
+//     themselves, by package registries;
 //  3. executes (execute.go): first it records who will have entries where (own.go) and puts
 //     our finalizer on Pods; then it applies one batch of changes to each target, reads it
 //     back, plans again from that, and patches Pods;

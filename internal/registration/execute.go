@@ -25,6 +25,7 @@ import (
 	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registries"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -62,14 +63,14 @@ func (r *Reconciler) execute(ctx context.Context, kept *passState, s stage) stag
 // callers from the load balancer.
 func (r *Reconciler) withOutage(name string, state plan.RegistryState) plan.RegistryState {
 	if !state.Follows {
-		state.Outage = r.pool.outage(name)
+		state.Outage = r.pool.Outage(name)
 	}
 	return state
 }
 
 // withFailure is the state of a Registry with why it is not called any more.
 func (r *Reconciler) withFailure(name string, state plan.RegistryState) plan.RegistryState {
-	_, state.Err = r.pool.down(name)
+	_, state.Err = r.pool.Down(name)
 	return state
 }
 
@@ -453,18 +454,19 @@ func takenOut(batches []batch) map[plan.Target][]string {
 // registryFailed begins a back-off: other passes do not wait for the registry, and the probe
 // finds out when it is back.
 func (r *Reconciler) registryFailed(ctx context.Context, object *usherv1alpha1.Registry, err error) results {
-	if !isOutage(ctx, err) {
+	if !registries.IsOutage(ctx, err) {
 		return results{}
 	}
-	back := r.backOff(ctx, object, err)
+	back, first := r.pool.BeginBackOff(object, err)
+	registryJournal{r.metrics, r.announcer}.Fails(ctx, object, err, first)
 	enqueueRegistry(r.probes, object)
-	return r.heldFor(back + timeoutOf(object) + probeSlack)
+	return r.heldFor(back + registries.Slack(object))
 }
 
 // applyOne makes the changes of a target, batch by batch, until one fails as a whole. It
 // returns the refusals of all of them.
 func (r *Reconciler) applyOne(ctx context.Context, o *observation, c plan.Changes) (done results, err error) {
-	if _, down := r.pool.down(c.Target.Registry); down != nil {
+	if _, down := r.pool.Down(c.Target.Registry); down != nil {
 		return done, down // The removals that were made first have found that out.
 	}
 	asked, c := c.Asked()
@@ -476,7 +478,7 @@ func (r *Reconciler) applyOne(ctx context.Context, o *observation, c plan.Change
 		return done, errors.Join(errs...)
 	}
 	object := o.objects[c.Target.Registry]
-	conn, err := r.pool.get(ctx, object, c.Target.Prefix, false)
+	conn, err := r.pool.Get(ctx, object, c.Target.Prefix, false)
 	if err != nil {
 		return done, errors.Join(append(errs, err)...)
 	}
@@ -497,7 +499,7 @@ func (r *Reconciler) applyOne(ctx context.Context, o *observation, c plan.Change
 // inTurn keeps in a batch what the Registry takes now, and returns the rest by ID. Nobody
 // waits: the target stays due, and another pass follows in time.
 func (r *Reconciler) inTurn(o *observation, c plan.Changes) (now plan.Changes, later map[string]error, done results) {
-	limiter := r.pool.limiter(o.objects[c.Target.Registry])
+	limiter := r.pool.Limiter(o.objects[c.Target.Registry])
 	if limiter == nil {
 		return c, nil, done
 	}

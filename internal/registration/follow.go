@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/usher-dev/usher/internal/registration/plan"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
@@ -20,9 +18,6 @@ import (
 // a second for all of its targets.
 
 const (
-	// listingsPerSecond and listingsBurst bound how often a Registry is asked, for all targets.
-	listingsPerSecond = rate.Limit(4)
-	listingsBurst     = 8
 	// A target that has not changed for a while is asked again after the calmPart of that, and after maxFollow at
 	// the latest; so is one that could not be listed.
 	calmPart  = 4
@@ -61,7 +56,7 @@ func (r *Reconciler) askOrRecall(o *observation, targets []plan.Target) (
 		}
 		last := learned.followed[target]
 		if !now.Before(last.again) && !last.reserved {
-			last.again, last.reserved = r.pool.reserve(target.Registry, now), true
+			last.again, last.reserved = r.pool.Reserve(target.Registry, now), true
 			learned.followed[target] = last
 		}
 		if !now.Before(last.again) {
@@ -74,14 +69,6 @@ func (r *Reconciler) askOrRecall(o *observation, targets []plan.Target) (
 		}
 	}
 	return o.knowing(learned), ask, recalled, stale
-}
-
-// reserve takes the next turn: when a Registry may be asked for one more listing. Turns come in the order of the
-// requests.
-func (p *pool) reserve(name string, now time.Time) time.Time {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return now.Add(p.open(name).listings.ReserveN(now, 1).DelayFrom(now))
 }
 
 // follow keeps what the targets have just listed, until they may be asked again. A registry that does not answer has a

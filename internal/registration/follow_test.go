@@ -12,6 +12,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registries"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -42,7 +43,7 @@ func answers(version string) plan.Listing {
 // there. In between the pass has what it listed last.
 func TestFollowedIsAskedInItsTurn(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(epoch)
-	r := &Reconciler{clock: clock, pool: newPool(nil, nil, clock, 1)}
+	r := &Reconciler{clock: clock, pool: registries.New(nil, nil, clock, 1)}
 	at := plan.Target{Registry: "lb", Service: "web"}
 	calls := 0
 	var known learned
@@ -89,7 +90,7 @@ func TestFollowedIsAskedInItsTurn(t *testing.T) {
 // it had stayed.
 func TestFollowedTargetThatComesBack(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(epoch)
-	r := &Reconciler{clock: clock, pool: newPool(nil, nil, clock, 1)}
+	r := &Reconciler{clock: clock, pool: registries.New(nil, nil, clock, 1)}
 	at := plan.Target{Registry: "lb", Service: "web"}
 	calls := 0
 	answer := func() plan.Listing {
@@ -109,7 +110,7 @@ func TestFollowedTargetThatComesBack(t *testing.T) {
 // turn.
 func TestFollowedCallsAreBounded(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(epoch)
-	r := &Reconciler{clock: clock, pool: newPool(nil, nil, clock, 1)}
+	r := &Reconciler{clock: clock, pool: registries.New(nil, nil, clock, 1)}
 	const namespaces, seconds = 100, 60
 	calls, known := map[string]int{}, map[string]learned{}
 	for range seconds * 10 {
@@ -127,7 +128,7 @@ func TestFollowedCallsAreBounded(t *testing.T) {
 	for n := range namespaces {
 		total, least = total+calls[fmt.Sprint("n", n)], min(least, calls[fmt.Sprint("n", n)])
 	}
-	if most := seconds*int(listingsPerSecond) + listingsBurst; total > most || total < most*9/10 {
+	if most := seconds*int(registries.ListingsPerSecond) + registries.ListingsBurst; total > most || total < most*9/10 {
 		t.Errorf("%d calls in %d s, want %d at most", total, seconds, most)
 	}
 	if least < 2 {

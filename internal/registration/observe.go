@@ -23,6 +23,7 @@ import (
 	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registries"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/kinds"
 )
@@ -241,10 +242,6 @@ func byIndex[T any, P object[T]](ctx context.Context, from ctrlcache.Cache, othe
 	}, nil
 }
 
-func (r *Reconciler) registries(ctx context.Context) ([]*usherv1alpha1.Registry, error) {
-	return kube.List[*usherv1alpha1.Registry](ctx, r.client, "Registries", &usherv1alpha1.RegistryList{})
-}
-
 // knownRegistries are the Registries, as a pass over a namespace finds them.
 type knownRegistries struct {
 	objects map[string]*usherv1alpha1.Registry
@@ -256,7 +253,7 @@ type knownRegistries struct {
 }
 
 func (r *Reconciler) readRegistries(ctx context.Context, namespace string) (known knownRegistries, err error) {
-	objects, err := r.registries(ctx)
+	objects, err := registries.List(ctx, r.client)
 	if err != nil {
 		return known, err
 	}
@@ -267,10 +264,10 @@ func (r *Reconciler) readRegistries(ctx context.Context, namespace string) (know
 	}
 	known = knownRegistries{map[string]*usherv1alpha1.Registry{}, map[string]plan.RegistryState{}, time.Time{}, ending}
 	for _, object := range objects {
-		if err := r.recall(ctx, object.Name); err != nil {
+		if err := r.pool.Recall(ctx, object.Name); err != nil {
 			return known, err
 		}
-		until, down := r.pool.down(object.Name)
+		until, down := r.pool.Down(object.Name)
 		if down != nil {
 			known.backAt = list.Earliest(known.backAt, until)
 		}
@@ -358,10 +355,10 @@ func (r *Reconciler) listAll(ctx context.Context, o *observation, targets []plan
 func (r *Reconciler) listOne(ctx context.Context, object *usherv1alpha1.Registry, target plan.Target) listed {
 	// A registry that has just failed, also for another target of this pass, is not called again, and its last
 	// listing does not count any more.
-	if _, down := r.pool.down(target.Registry); down != nil {
+	if _, down := r.pool.Down(target.Registry); down != nil {
 		return listed{listing: plan.Listing{Err: down}}
 	}
-	c, err := r.pool.get(ctx, object, target.Prefix, false)
+	c, err := r.pool.Get(ctx, object, target.Prefix, false)
 	if err != nil {
 		return listed{plan.Listing{Err: err}, r.registryFailed(ctx, object, err)}
 	}
@@ -369,7 +366,7 @@ func (r *Reconciler) listOne(ctx context.Context, object *usherv1alpha1.Registry
 	if errors.Is(err, registry.ErrOneService) {
 		return r.unlistable(ctx, object.Name, target, err)
 	}
-	r.pool.noteCall(ctx, object.Name, err)
+	r.pool.RecordCall(ctx, object.Name, err)
 	if err != nil {
 		failed := r.registryFailed(ctx, object, err)
 		return listed{plan.Listing{Err: fmt.Errorf("list service %s: %w", target.Service, err)}, failed}
@@ -383,7 +380,7 @@ func (r *Reconciler) listOne(ctx context.Context, object *usherv1alpha1.Registry
 // unlistable is the answer of a registry that works, but not for the service. Each pass asks
 // again, so that the status keeps saying so until somebody has mended it.
 func (r *Reconciler) unlistable(ctx context.Context, name string, target plan.Target, err error) listed {
-	r.pool.noteCall(ctx, name, nil)
+	r.pool.RecordCall(ctx, name, nil)
 	done := results{due: []plan.Target{target}}
 	if errors.Is(err, registry.ErrTransient) { // as where other lists take all the memory
 		done = done.and(r.setBack(overtaken))

@@ -31,6 +31,7 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registries"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest/memory"
 )
@@ -171,7 +172,7 @@ func joining(t *testing.T, b *batches) (passing, plan.Changes) {
 	object.Name, object.UID = "discovery", "discovery"
 	metrics := checktest.Must(newMetrics(prometheus.NewRegistry()))(t)
 	r := &Reconciler{clock: clocktesting.NewFakePassiveClock(epoch), metrics: metrics}
-	r.pool = newPool(nil, func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) { return b, nil }, r.clock, 1)
+	r.pool = registries.New(nil, func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) { return b, nil }, r.clock, 1)
 	r.options.Workers, r.answers, r.written = 1, registry.NewAnswers(4<<20), newWritten()
 	p := passing{r, &observation{
 		objects:  map[string]*usherv1alpha1.Registry{object.Name: object},
@@ -215,7 +216,7 @@ func TestAFailedBatchIsTheLast(t *testing.T) {
 	if len(b.sizes) != 2 || !errors.Is(rest, down) || len(refused) != 1 {
 		t.Errorf("batches of %v; refused %v, %v", b.sizes, refused, rest)
 	}
-	if _, err := p.pool.down("discovery"); !errors.Is(err, down) {
+	if _, err := p.pool.Down("discovery"); !errors.Is(err, down) {
 		t.Errorf("the registry is down with %v", err)
 	}
 	again := plan.Changes{Target: plan.Target{Registry: "discovery"}, Joins: []registry.Change{{Op: registry.Put, Entry: entryOf("a")}}}
@@ -271,9 +272,9 @@ func (f frail) List(_ context.Context, service string) ([]registry.Entry, error)
 func TestAFailedListIsTheLast(t *testing.T) {
 	var asked []string
 	p, c := joining(t, nil)
-	p.pool.connect = func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) {
+	p.pool = registries.New(nil, func(*usherv1alpha1.Registry, string, map[string][]byte) (registry.Connector, error) {
 		return frail{asked: &asked}, nil
-	}
+	}, p.clock, 1)
 	another := c.Target
 	another.Service = "web"
 	all := p.listAll(t.Context(), p.seen, []plan.Target{c.Target, another})
@@ -480,6 +481,11 @@ func TestEventsAreGathered(t *testing.T) {
 	if asked["flapping"] != 2 || asked["calm"] != 2 || asked["crowded"] != 1 {
 		t.Errorf("asked %v", asked)
 	}
+}
+
+// entryOf returns an entry that can be put.
+func entryOf(id string) registry.Entry {
+	return registry.Entry{ID: id, Address: "10.0.0.1", Port: 80, Weight: 1, Owner: registry.Owner{Cluster: "here", PodUID: "uid"}}
 }
 
 const namespace = "demo"

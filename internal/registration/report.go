@@ -22,6 +22,7 @@ import (
 
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registries"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -29,7 +30,7 @@ import (
 const (
 	keyNamespace    = "namespace"
 	keyRegistration = "registration"
-	keyRegistry     = "registry"
+	keyRegistry     = registries.LogKey
 	keyPod          = "pod"
 )
 
@@ -223,18 +224,30 @@ func logPatch(ctx context.Context, patch *plan.PodPatch) {
 		"finalizersAdded", patch.AddFinalizers, "finalizersRemoved", patch.RemoveFinalizers)
 }
 
-// backOff leaves a registry alone that failed, logs when that begins, and returns for how long.
-func (r *Reconciler) backOff(ctx context.Context, object *usherv1alpha1.Registry, err error) time.Duration {
-	r.metrics.failed(object.Name, err)
-	back, first := r.pool.beginBackOff(object.Name, err, timeoutOf(object)+probeSlack)
+// registryJournal reports what probes and passes find out about registries.
+type registryJournal struct {
+	metrics   *metrics
+	announcer *announcer
+}
+
+// Fails implements registries.Journal.
+func (j registryJournal) Fails(ctx context.Context, object *usherv1alpha1.Registry, err error, first bool) {
+	j.metrics.failed(object.Name, err)
 	about := log.FromContext(ctx).WithValues(keyRegistry, object.Name)
 	if first {
 		about.Error(err, "Registry fails", "reason", plan.ReasonOf(err))
 	} else {
 		about.V(1).Info("Registry still fails", "reason", plan.ReasonOf(err), "cause", err.Error())
 	}
-	return back
 }
+
+// Warn implements registries.Journal.
+func (j registryJournal) Warn(about client.Object, reason, action, message string) {
+	j.announcer.warn(about, reason, action, message)
+}
+
+// Forget implements registries.Journal.
+func (j registryJournal) Forget(name string) { j.metrics.forgetRegistry(name) }
 
 // quiet is how long the same event about the same object is not repeated.
 const quiet = 10 * time.Minute

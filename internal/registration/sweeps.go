@@ -9,6 +9,7 @@ import (
 
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registries"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -69,10 +70,10 @@ func (o *observation) sweepsDue(targets []plan.Target, now time.Time) (due map[p
 		if object == nil || o.follows(target) { // nobody else's entries are orphans
 			continue
 		}
-		at := o.sweeps.swept[target].Add(repairOf(object))
+		at := o.sweeps.swept[target].Add(registries.RepairOf(object))
 		if !now.Before(at) {
 			due[target] = true
-			at = now.Add(repairOf(object))
+			at = now.Add(registries.RepairOf(object))
 		}
 		next = list.Earliest(next, at)
 	}

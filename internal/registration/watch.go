@@ -35,6 +35,7 @@ import (
 	usherv1alpha1 "github.com/usher-dev/usher/api/usher/v1alpha1"
 	"github.com/usher-dev/usher/internal/kube"
 	"github.com/usher-dev/usher/internal/registration/plan"
+	"github.com/usher-dev/usher/internal/registration/registries"
 )
 
 type queue = workqueue.TypedRateLimitingInterface[ctrl.Request]
@@ -297,10 +298,6 @@ func (r *Reconciler) ofRegistry(ctx context.Context, object client.Object, q que
 	}
 }
 
-func recordedAt(registration *usherv1alpha1.Registration, registry string) bool {
-	return slices.ContainsFunc(registration.Status.Targets, func(t plan.Target) bool { return t.Registry == registry })
-}
-
 // servicesOf is the cache that brings events about Services and their EndpointSlices. A pass reads
 // those that it needs from the API server, so the events' objects are names and labels only.
 // They have a cache of their own: the manager's may select other slices.
@@ -360,13 +357,13 @@ func (r *Reconciler) ofService(name func(client.Object) string) handler.EventHan
 
 // gated has the names of the Registries of the kind service. One that appears causes a pass itself.
 func (r *Reconciler) gated(ctx context.Context) map[string]bool {
-	objects, err := r.registries(ctx)
+	objects, err := registries.List(ctx, r.client)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Cannot list Registries: the next repair follows")
 	}
 	names := map[string]bool{}
 	for _, object := range objects {
-		names[object.Name] = isGated(object)
+		names[object.Name] = registries.IsGated(object)
 	}
 	return names
 }

@@ -5,25 +5,17 @@ package scenariotest
 import (
 	"slices"
 	"strings"
+
+	"github.com/usher-dev/usher/internal/fragment"
 )
 
-// anything stands for any text in a wanted line; alone in its line, for any lines.
+// anything, alone in its line, stands for any lines.
 const anything = "..."
 
 // fits reports whether a printed line is the wanted one. How many spaces there are between words does not matter.
 func fits(want, printed string) bool {
 	want, printed = strings.Join(strings.Fields(want), " "), strings.Join(strings.Fields(printed), " ")
-	parts := strings.Split(want, anything)
-	rest, ok := strings.CutPrefix(printed, parts[0])
-	if len(parts) == 1 || !ok {
-		return ok && rest == ""
-	}
-	for _, part := range parts[1 : len(parts)-1] {
-		if _, rest, ok = strings.Cut(rest, part); !ok {
-			return false
-		}
-	}
-	return strings.HasSuffix(rest, parts[len(parts)-1])
+	return fragment.Fits(want, printed)
 }
 
 // pair is a wanted line and the printed one at its place, by their indices.

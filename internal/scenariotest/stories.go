@@ -4,6 +4,7 @@ package scenariotest
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +35,9 @@ type Stories[S Story] struct {
 	Files string
 	Words []Word[S]
 	Begin func(t *testing.T) S
+	// Alone fits the steps that touch what all stories share: a story with such a step has it for itself, and the
+	// others run in parallel. With nil, a story runs in parallel only if Begin says so.
+	Alone *regexp.Regexp
 	// Several allows several steps in a line, as in "populate 3; passes 2; lists". Only the last one may print.
 	Several bool
 }
@@ -56,6 +60,9 @@ func (all Stories[S]) Play(t *testing.T) {
 	rewriting := newRewriting(t)
 	each(t, all.Files, func(t *testing.T, s Scenario) {
 		t.Helper()
+		if all.parallel(s) {
+			t.Parallel()
+		}
 		player := &player[S]{T: t, stories: all, scenario: s, story: all.Begin(t), rewriting: rewriting}
 		for _, step := range s.Steps() {
 			if t.Failed() {
@@ -64,6 +71,11 @@ func (all Stories[S]) Play(t *testing.T) {
 			player.play(step)
 		}
 	})
+}
+
+// parallel reports whether a scenario touches nothing that others share.
+func (all Stories[S]) parallel(s Scenario) bool {
+	return all.Alone != nil && !slices.ContainsFunc(s.Steps(), func(step Step) bool { return all.Alone.MatchString(step.Text) })
 }
 
 // Steps returns the steps of a scenario.

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -65,14 +64,6 @@ func present[T client.Object](ctx context.Context, s *session, key client.Object
 // Pod finds a Pod by its name; nil if it is gone.
 func (s State) Pod(name string) *corev1.Pod {
 	return list.Find(s.Pods, func(pod *corev1.Pod) bool { return pod.Name == name })
-}
-
-// Condition returns one of the set's conditions; an empty one if absent.
-func (s State) Condition(kind appsv1alpha1.CloneSetConditionType) (c appsv1alpha1.CloneSetCondition) {
-	if s.Set != nil {
-		c = ptr.Deref(s.Set.Status.Condition(kind), c)
-	}
-	return c
 }
 
 // Unsettled says what is still in progress; empty if nothing is. Then the controllers have seen the

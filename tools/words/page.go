@@ -46,10 +46,10 @@ func markdown(scopes []*scope) string {
 			fmt.Fprintf(&b, "| `%s` | %s |\n", escape(w.step()), escape(w.Does))
 		}
 		if len(s.facts) > 0 {
-			b.WriteString("\nFacts:\n\n")
+			b.WriteString("\n| Fact | True if |\n|---|---|\n")
 		}
 		for _, fact := range s.facts {
-			fmt.Fprintf(&b, "- `%s`\n", fact)
+			fmt.Fprintf(&b, "| `%s` | %s |\n", escape(fact.Name), escape(fact.Does))
 		}
 	}
 	return b.String()
@@ -64,7 +64,7 @@ func text(scopes []*scope) string {
 			fmt.Fprintf(&b, "  %s\n%s", w.step(), wrapped("      ", w.Does+"; "+w.file, 80))
 		}
 		for _, fact := range s.facts {
-			fmt.Fprintf(&b, "  FACT: %s\n", fact)
+			fmt.Fprintf(&b, "  FACT: %s\n%s", fact.Name, wrapped("      ", "true if "+fact.Does, 80))
 		}
 		b.WriteString("\n")
 	}

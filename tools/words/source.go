@@ -40,8 +40,8 @@ type scope struct {
 	// strangers are steps that begin with no word, each with its place.
 	strangers []string
 	stories   int
-	// facts are patterns of the facts that some words of the scope accept.
-	facts []string
+	// facts are what some words of the scope accept in place of FACT.
+	facts []*word
 }
 
 // all returns the words of a scope, its own first.
@@ -130,7 +130,7 @@ func wordsOf(root string, files []source) (words []*word) {
 			if !ok {
 				return true
 			}
-			if w := wordOf(literal); w != nil {
+			if w := wordOf(literal, "Run"); w != nil {
 				w.file = relative(root, file.name)
 				words = append(words, w)
 			}
@@ -140,8 +140,8 @@ func wordsOf(root string, files []source) (words []*word) {
 	return words
 }
 
-// wordOf returns the word of a literal; nil if it is no word.
-func wordOf(literal *ast.CompositeLit) *word {
+// wordOf returns the word of a literal, or the fact; nil if it has no Name, no Does, or not the field that does it.
+func wordOf(literal *ast.CompositeLit, does string) *word {
 	fields := map[string]ast.Expr{}
 	for _, element := range literal.Elts {
 		if field, ok := element.(*ast.KeyValueExpr); ok {
@@ -151,45 +151,29 @@ func wordOf(literal *ast.CompositeLit) *word {
 		}
 	}
 	name, isText := constant(fields["Name"])
-	does, explained := constant(fields["Does"])
-	if !isText || !explained || fields["Run"] == nil {
+	about, explained := constant(fields["Does"])
+	if !isText || !explained || fields[does] == nil {
 		return nil
 	}
 	args, _ := constant(fields["Args"])
-	return &word{Name: name, Args: args, Does: does}
+	return &word{Name: name, Args: args, Does: about}
 }
 
-// readable replaces the groups of a pattern by what they stand for.
-var readable = strings.NewReplacer(`(\S+)`, "NAME", `(\d+)`, "N", "(.*)", "TEXT", "s?", "s")
-
-// factsOf returns the keys of a package's map facts, which are patterns.
-func factsOf(files []source) (facts []string) {
+// factsOf returns the facts of a package, in the order of its source: composite literals with the fields Name, Does and
+// Wrong.
+func factsOf(files []source) (facts []*word) {
 	for _, file := range files {
 		ast.Inspect(file.File, func(node ast.Node) bool {
-			if spec, ok := node.(*ast.ValueSpec); ok && spec.Names[0].Name == "facts" && len(spec.Values) == 1 {
-				facts = append(facts, keysOf(spec.Values[0])...)
+			literal, ok := node.(*ast.CompositeLit)
+			if ok {
+				if f := wordOf(literal, "Wrong"); f != nil {
+					facts = append(facts, f)
+				}
 			}
 			return true
 		})
 	}
-	slices.Sort(facts)
 	return facts
-}
-
-// keysOf returns the texts that are keys of a literal.
-func keysOf(literal ast.Expr) (keys []string) {
-	composite, _ := literal.(*ast.CompositeLit)
-	if composite == nil {
-		return nil
-	}
-	for _, element := range composite.Elts {
-		if field, ok := element.(*ast.KeyValueExpr); ok {
-			if text, ok := constant(field.Key); ok {
-				keys = append(keys, readable.Replace(text))
-			}
-		}
-	}
-	return keys
 }
 
 // constant returns the text of a literal, or of several that are added.

@@ -137,9 +137,9 @@ func (ix *index) byAddress() map[string][]*pod {
 }
 
 // ofApplication are the entries that the Pod's application has written.
-func (ix *index) ofApplication(r *registration, p *pod, listed *listing) (entries []*registry.Entry) {
+func (ix *index) ofApplication(r *registration, p *pod, listed *targetListing) (entries []*registry.Entry) {
 	for _, place := range ix.places(r, p) {
-		entries = append(entries, listed.byPod[place]...)
+		entries = append(entries, listed.ByOwner(place)...)
 	}
 	return entries
 }
@@ -206,7 +206,7 @@ func (s *step) op() registry.Op {
 }
 
 // override plans the overrides of a target.
-func (ix *index) override(listed *listing, c *Changes) {
+func (ix *index) override(listed *targetListing, c *Changes) {
 	for _, s := range ix.stepsOf(listed, c.Target) {
 		change := registry.Change{Op: s.op(), Entry: s.entry}
 		switch change.Op {
@@ -230,7 +230,7 @@ func (ix *index) override(listed *listing, c *Changes) {
 
 // stepsOf are the entries of a target that applications have written, by ID. Of several Registrations that look at
 // one entry, one that takes it out prevails.
-func (ix *index) stepsOf(listed *listing, t Target) map[string]step {
+func (ix *index) stepsOf(listed *targetListing, t Target) map[string]step {
 	steps := map[string]step{}
 	for _, r := range ix.registrations {
 		if !ix.overrides(r, t) || !slices.Contains(r.targets(), t) {
@@ -251,7 +251,7 @@ func (ix *index) stepsOf(listed *listing, t Target) map[string]step {
 }
 
 // stepsOfPod are those of one Pod's entries, which go by its name from here on.
-func (ix *index) stepsOfPod(r *registration, t Target, p *pod, listed *listing) []step {
+func (ix *index) stepsOfPod(r *registration, t Target, p *pod, listed *targetListing) []step {
 	if r.asks() {
 		return ix.stepsOfAsked(r, t, p, listed)
 	}
@@ -287,7 +287,7 @@ func (ix *index) podsOf(r *registration) []*pod {
 }
 
 // presenceOfApplication looks for the entries of the Pod's application.
-func (ix *index) presenceOfApplication(r *registration, t Target, p *pod, listed *listing) presence {
+func (ix *index) presenceOfApplication(r *registration, t Target, p *pod, listed *targetListing) presence {
 	found := ix.presenceOfPlaces(r, t, p, listed)
 	if r.asks() {
 		found = ix.presenceOfAsked(r, t, p, listed)
@@ -308,7 +308,7 @@ func (ix *index) presenceOfApplication(r *registration, t Target, p *pod, listed
 
 // presenceOfPlaces is what a target lists where the Pod's application registers itself. A Pod is listed as long as
 // an entry of it is not overridden, even if its application says that it is not ready: that may change at any time.
-func (ix *index) presenceOfPlaces(r *registration, t Target, p *pod, listed *listing) presence {
+func (ix *index) presenceOfPlaces(r *registration, t Target, p *pod, listed *targetListing) presence {
 	found := presence{reason: ReasonNotRegistered}
 	for _, e := range ix.ofApplication(r, p, listed) {
 		found.reason, found.wrote = ReasonNotInService, true

@@ -121,7 +121,7 @@ func (p *pod) asked(r *registration) bool { return slices.Contains(p.askedBy(), 
 func callable(e *registry.Entry) bool { return e.Weight > 0 || e.Unsettled != "" }
 
 // stepsOfAsked are what the Pod's application is asked about a target: one step at most.
-func (ix *index) stepsOfAsked(r *registration, t Target, p *pod, listed *listing) []step {
+func (ix *index) stepsOfAsked(r *registration, t Target, p *pod, listed *targetListing) []step {
 	s := step{
 		stand: ix.standOf(r, p), why: p.unfit(r), entry: registry.Entry{ID: ix.nameIn(r, p), Owner: ix.entry(r, p).Owner},
 	}
@@ -188,7 +188,7 @@ func (ix *index) isBack(r *registration, p *pod) bool {
 }
 
 // presenceOfAsked is what a target lists of an application that is asked.
-func (ix *index) presenceOfAsked(r *registration, t Target, p *pod, listed *listing) presence {
+func (ix *index) presenceOfAsked(r *registration, t Target, p *pod, listed *targetListing) presence {
 	found := presence{reason: ReasonNotRegistered, cause: ix.failure(t, ix.nameIn(r, p))}
 	for _, e := range ix.ofApplication(r, p, listed) {
 		found.reason, found.wrote = ReasonNotInService, true

@@ -76,7 +76,7 @@ func (ix *index) changes() []Changes {
 
 // joins adds what is missing or different, and returns the IDs that belong there, without
 // those of idle Pods.
-func (ix *index) joins(listed *listing, c *Changes) map[string]bool {
+func (ix *index) joins(listed *targetListing, c *Changes) map[string]bool {
 	claimed := map[string]bool{}
 	for _, r := range ix.registrations {
 		if r.byApplication() || !slices.Contains(r.current, c.Target) {
@@ -88,7 +88,7 @@ func (ix *index) joins(listed *listing, c *Changes) map[string]bool {
 			}
 			// The first Registration by name keeps an entry that two claim.
 			if want := ix.entry(r, p); !claimed[want.ID] {
-				claimed[want.ID] = ix.claim(r, p, want, listed.byID[want.ID], c)
+				claimed[want.ID] = ix.claim(r, p, want, listed.ByID(want.ID), c)
 			}
 		}
 	}
@@ -158,9 +158,9 @@ func (ix *index) foreign(uid types.UID, e *registry.Entry) bool {
 }
 
 // leaves adds our entries that nobody claims.
-func (ix *index) leaves(listed *listing, claimed map[string]bool, c *Changes) {
+func (ix *index) leaves(listed *targetListing, claimed map[string]bool, c *Changes) {
 	ours := 0
-	for _, e := range listed.entries {
+	for _, e := range listed.Entries() {
 		if e.Owner.Cluster != ix.Cluster {
 			continue
 		}

@@ -43,14 +43,14 @@ func addressKey(address string) types.UID { return types.UID("@" + address) }
 
 // entriesOf are the entries of a Pod: those that it owns, or in a followed target those with its address. Pods in
 // their node's network share an address; the port tells them apart.
-func (l *listing) entriesOf(p *pod, port int32) []*registry.Entry {
+func (l *targetListing) entriesOf(p *pod, port int32) []*registry.Entry {
 	if !l.followed {
-		return l.byPod[p.UID]
+		return l.ByOwner(p.UID)
 	}
 	shares := port != 0 && p.Status.PodIP == p.Status.HostIP
 	var found []*registry.Entry
 	for _, address := range addressesOf(p.Pod) {
-		of := l.byPod[addressKey(address)]
+		of := l.ByOwner(addressKey(address))
 		found = append(found, list.Only(of, func(e *registry.Entry) bool { return !shares || e.Port == port })...)
 	}
 	return found
@@ -65,7 +65,7 @@ func addressesOf(pod *corev1.Pod) []string {
 
 // presenceFollowed looks for the Pod in a followed target. What is not from this pass confirms neither that the Pod
 // is there nor that it is gone.
-func (ix *index) presenceFollowed(r *registration, t Target, p *pod, listed *listing) presence {
+func (ix *index) presenceFollowed(r *registration, t Target, p *pod, listed *targetListing) presence {
 	found := presenceIn(listed.entriesOf(p, portOf(p.Pod, r.Spec.Instance.Port)))
 	switch {
 	case ix.Followed[t].Stale && !found.listed: // a Pod that joins waits for that

@@ -147,7 +147,7 @@ func (ix *index) awaitRequest(p *pod, h hook, v *verdict) {
 }
 
 // inService looks for the Pod among the endpoints of a Service.
-func (ix *index) inService(t Target, l *listing, p *pod) presence {
+func (ix *index) inService(t Target, l *targetListing, p *pod) presence {
 	found := l.inService(p)
 	if label, yes := ix.labelled(t); yes {
 		found = l.inByLabel(p, label)
@@ -158,9 +158,9 @@ func (ix *index) inService(t Target, l *listing, p *pod) presence {
 
 // inService looks for the Pod among the endpoints of a Service that has no label for it. It may be listed as
 // long as the kubelet or the gate say so, whatever the slices show: those may be older.
-func (l *listing) inService(p *pod) presence {
+func (l *targetListing) inService(p *pod) presence {
 	found := presence{reason: ReasonNotListed, inService: p}
-	for _, e := range l.byPod[p.UID] {
+	for _, e := range l.ByOwner(p.UID) {
 		found.current = found.current || e.Weight > 0
 	}
 	found.serving = found.current

@@ -29,7 +29,7 @@ type index struct {
 	registrations []*registration
 	pods          []*pod
 	byUID         map[types.UID]*pod
-	listings      map[Target]*listing
+	listings      map[Target]*targetListing
 	// labels means that Pods of a Registration enter a Service by a label, or may have.
 	labels bool
 	// evictions are those under way, by the Pod's UID.
@@ -68,7 +68,7 @@ type registration struct {
 	static *values
 	// listings are those of the current targets, nil if unknown; failing means that a change
 	// there failed in this pass.
-	listings []*listing
+	listings []*targetListing
 	failing  bool
 	// silentPods are Pods in service that do not say how much is under way, although scaleInOrder wants to know.
 	silentPods []SilentPod
@@ -157,7 +157,7 @@ func newIndex(snapshot Snapshot) *index {
 	ix.findCauses()
 	ix.queueEvictions()
 	if ix.listings == nil {
-		ix.listings = map[Target]*listing{}
+		ix.listings = map[Target]*targetListing{}
 	}
 	return ix
 }
@@ -390,7 +390,7 @@ func noRegistry(name string) string {
 var errNotListed = errors.New("it was not listed in this pass")
 
 // look returns what a target lists, or why that is not known.
-func (ix *index) look(t Target) (*listing, error) {
+func (ix *index) look(t Target) (*targetListing, error) {
 	listed, ok := ix.Listings[t]
 	state, exists := ix.Registries[t.Registry]
 	switch {
@@ -403,8 +403,9 @@ func (ix *index) look(t Target) (*listing, error) {
 	case listed.Err != nil:
 		return nil, listed.Err
 	}
-	if !ix.listings[t].of(listed) {
-		ix.listings[t] = ix.newListing(ix.listings[t], listed.Entries, t)
+	before := ix.listings[t]
+	if before == nil || !before.IsOf(listed.Entries) {
+		ix.listings[t] = ix.newListing(before, listed.Entries, t)
 	}
 	return ix.listings[t], nil
 }

@@ -117,13 +117,13 @@ func (ix *index) mayTurn(p *pod, label ServiceLabel) bool {
 
 // inByLabel looks for a Pod among the endpoints of a labelled Service. It may be listed as long as the label
 // says so, and whether the endpoint is ready does not matter to those who look at the label.
-func (l *listing) inByLabel(p *pod, label ServiceLabel) presence {
+func (l *targetListing) inByLabel(p *pod, label ServiceLabel) presence {
 	found := presence{reason: ReasonNotListed, inService: p}
-	for _, e := range l.byPod[p.UID] {
+	for _, e := range l.ByOwner(p.UID) {
 		found.current = found.current || e.Weight > 0
 	}
 	found.serving = found.current
-	found.listed = len(l.byPod[p.UID]) > 0 || p.Labels[label.Key] == label.Value
+	found.listed = len(l.ByOwner(p.UID)) > 0 || p.Labels[label.Key] == label.Value
 	return found
 }
 

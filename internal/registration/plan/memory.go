@@ -7,11 +7,10 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/usher-dev/usher/internal/list"
+	"github.com/usher-dev/usher/internal/registration/listing"
 	"github.com/usher-dev/usher/internal/registration/registry"
 )
 
@@ -38,7 +37,7 @@ func (m *Memory) Release() {
 	}
 	ix.Snapshot = Snapshot{}
 	for _, l := range ix.listings {
-		l.from = nil
+		l.Release()
 	}
 	for _, r := range ix.registrations {
 		r.listings, r.sets = nil, nil
@@ -52,7 +51,7 @@ func (m *Memory) Release() {
 func (m *Memory) Size() (size int64) {
 	if m.index != nil {
 		for _, l := range m.index.listings {
-			size += l.size
+			size += l.Size()
 		}
 	}
 	return size
@@ -135,28 +134,24 @@ type shown struct {
 	byPod []*registry.Entry
 }
 
-func (ix *index) shows(l *listing, r *registration, p *pod) shown {
+func (ix *index) shows(l *targetListing, r *registration, p *pod) shown {
 	switch {
 	case l == nil:
 		return shown{}
 	case r.byApplication() && l.places:
 		return shown{known: true, byPod: ix.ofApplication(r, p, l)}
 	}
-	return shown{known: true, byID: l.byID[p.id], byPod: l.entriesOf(p, 0)}
+	return shown{known: true, byID: l.ByID(p.id), byPod: l.entriesOf(p, 0)}
 }
 
 func (s shown) same(other shown) bool {
-	return s.known == other.known && sameEntry(s.byID, other.byID) && slices.EqualFunc(s.byPod, other.byPod, sameEntry)
-}
-
-func sameEntry(a, b *registry.Entry) bool {
-	return a == b || a != nil && b != nil && a.Version == b.Version && a.NoMetadata == b.NoMetadata && a.Same(*b)
+	return s.known == other.known && listing.Same(s.byID, other.byID) && slices.EqualFunc(s.byPod, other.byPod, listing.Same)
 }
 
 // readListings sets what the Registrations' current targets list.
 func (ix *index) readListings() {
 	for _, r := range ix.registrations {
-		r.listings, r.failing = make([]*listing, len(r.current)), false
+		r.listings, r.failing = make([]*targetListing, len(r.current)), false
 		for i, t := range r.current {
 			listed, err := ix.look(t)
 			if err == nil {
@@ -230,139 +225,39 @@ func (ix *index) asDesired(r *registration, t Target, p *pod, now shown) bool {
 	return false
 }
 
-// listing is what a target lists, by entry ID and by Pod. The next listing of a large service
-// differs in few entries: those that are the same stay the same objects, and the maps change by
-// the others.
-type listing struct {
-	// from is what it was made from; nil once the pass is over.
-	from []registry.Entry
-	// sorted means that the IDs are, and that they are unique, as connectors promise.
-	sorted  bool
-	entries []*registry.Entry
-	byID    map[string]*registry.Entry
-	// byPod has the entries that Usher has written, in Services all, and of a followed target those of each address;
-	// with places, those that others have written, too, by address and port.
-	byPod            map[types.UID][]*registry.Entry
+// targetListing is what a target lists, and how a Pod's entries are found there.
+type targetListing struct {
+	*listing.Listing
+	// followed means that somebody else writes the target: entries are found by address. places means that applications
+	// register themselves: entries of nobody are found by address and port.
 	followed, places bool
-	// counts reports whether an entry may be in byPod.
-	counts func(*registry.Entry) bool
-	// size is about how much memory the entries take, in bytes.
-	size int64
-}
-
-// perEntry and perMetadata are about what an entry, and a key of it, take besides their texts, in bytes.
-const perEntry, perMetadata = 384, 48
-
-// sizeOf is about how much memory a listed entry takes, in bytes.
-func sizeOf(e *registry.Entry) int64 {
-	size := perEntry + len(e.ID) + len(e.Address) + len(e.Unsettled) + len(e.Hidden) + len(e.Version) +
-		len(e.Owner.Namespace) + len(e.Owner.Registration) + len(e.Owner.Pod) + len(e.Owner.PodUID)
-	for key, value := range e.Metadata {
-		size += perMetadata + len(key) + len(value)
-	}
-	return int64(size)
-}
-
-// of reports whether l was made from that listing.
-func (l *listing) of(from Listing) bool {
-	return l != nil && l.from != nil && len(l.from) == len(from.Entries) && (len(l.from) == 0 || &l.from[0] == &from.Entries[0])
 }
 
 // newListing returns the listing of the entries: the one before, if it can be brought up to date.
-func (ix *index) newListing(l *listing, entries []registry.Entry, t Target) *listing {
-	sorted := true
-	for i := 1; i < len(entries); i++ {
-		sorted = sorted && entries[i-1].ID < entries[i].ID
+func (ix *index) newListing(before *targetListing, entries []registry.Entry, t Target) *targetListing {
+	if before != nil {
+		return &targetListing{listing.Update(before.Listing, entries, ix.keyOf(t)), before.followed, before.places}
 	}
-	if l == nil || !l.sorted || !sorted {
-		cluster, all := ix.Cluster, !ix.writesTo(t)
-		places := !all && slices.ContainsFunc(ix.registrations, (*registration).byApplication)
-		l = &listing{
-			followed: ix.follows(t), places: places,
-			byID: make(map[string]*registry.Entry, len(entries)), byPod: make(map[types.UID][]*registry.Entry, len(entries)),
-			counts: func(e *registry.Entry) bool {
-				return all || e.Owner.Cluster == cluster || places && e.Owner == (registry.Owner{})
-			},
+	return &targetListing{listing.Update(nil, entries, ix.keyOf(t)), ix.follows(t), ix.hasPlaces(t)}
+}
+
+// hasPlaces reports whether entries of nobody in a target may be those of applications that register themselves.
+func (ix *index) hasPlaces(t Target) bool {
+	return ix.writesTo(t) && slices.ContainsFunc(ix.registrations, (*registration).byApplication)
+}
+
+// keyOf finds whose an entry of a target is: those that Usher has written, in Services all, and of a followed target
+// those of each address; where applications register themselves, those that others have written, too.
+func (ix *index) keyOf(t Target) listing.Key {
+	cluster, all, followed, places := ix.Cluster, !ix.writesTo(t), ix.follows(t), ix.hasPlaces(t)
+	return func(e *registry.Entry) (types.UID, bool) {
+		switch {
+		case followed:
+			return addressKey(e.Address), true
+		case places && e.Owner == (registry.Owner{}):
+			return placeKey(e.Address, e.Port), true
+		default:
+			return types.UID(e.Owner.PodUID), all || e.Owner.Cluster == cluster
 		}
 	}
-	l.sorted = sorted
-	l.update(entries)
-	return l
-}
-
-// update compares both lists from the first ID to the last. Entries are copied, so that one does
-// not keep the whole list that it came in.
-func (l *listing) update(entries []registry.Entry) {
-	before := l.entries
-	l.from, l.entries = entries, make([]*registry.Entry, 0, len(entries))
-	c := change{come: map[types.UID][]*registry.Entry{}, gone: map[*registry.Entry]bool{}}
-	for i := range entries {
-		e := &entries[i]
-		for len(before) > 0 && before[0].ID < e.ID {
-			l.drop(before[0], c)
-			before = before[1:]
-		}
-		if len(before) > 0 && before[0].ID == e.ID {
-			old := before[0]
-			before = before[1:]
-			if sameEntry(old, e) {
-				l.entries = append(l.entries, old)
-				continue
-			}
-			l.drop(old, c)
-		}
-		l.add(*e, c)
-	}
-	for _, e := range before {
-		l.drop(e, c)
-	}
-	for uid := range c.come {
-		l.regroup(uid, c)
-	}
-}
-
-// change is what has come and gone with an update. come has the Pods of both.
-type change struct {
-	come map[types.UID][]*registry.Entry
-	gone map[*registry.Entry]bool
-}
-
-// keyOf is the key of an entry in byPod.
-func (l *listing) keyOf(e *registry.Entry) types.UID {
-	switch {
-	case l.followed:
-		return addressKey(e.Address)
-	case l.places && e.Owner == registry.Owner{}:
-		return placeKey(e.Address, e.Port)
-	}
-	return types.UID(e.Owner.PodUID)
-}
-
-func (l *listing) add(e registry.Entry, c change) {
-	l.entries, l.byID[e.ID] = append(l.entries, &e), &e
-	l.size += sizeOf(&e)
-	if l.counts(&e) {
-		uid := l.keyOf(&e)
-		c.come[uid] = append(c.come[uid], &e)
-	}
-}
-
-func (l *listing) drop(e *registry.Entry, c change) {
-	delete(l.byID, e.ID)
-	l.size -= sizeOf(e)
-	uid := l.keyOf(e)
-	c.gone[e] = true
-	if _, known := c.come[uid]; !known {
-		c.come[uid] = nil
-	}
-}
-
-// regroup sets the entries of a Pod anew, all at once: a registry may list any number for one. What
-// idle Pods keep does not change.
-func (l *listing) regroup(uid types.UID, c change) {
-	left := list.Only(l.byPod[uid], func(e *registry.Entry) bool { return !c.gone[e] })
-	if l.byPod[uid] = append(left, c.come[uid]...); len(l.byPod[uid]) == 0 {
-		delete(l.byPod, uid)
-	}
-	slices.SortStableFunc(l.byPod[uid], func(a, b *registry.Entry) int { return strings.Compare(a.ID, b.ID) })
 }

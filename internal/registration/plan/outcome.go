@@ -217,7 +217,7 @@ func (ix *index) left(r *registration, t Target) bool {
 	if r.byApplication() {
 		return !slices.ContainsFunc(ix.podsOf(r), func(p *pod) bool { return ix.keepsOverride(r, t, p) })
 	}
-	return !slices.ContainsFunc(listed.entries, func(e *registry.Entry) bool {
+	return !slices.ContainsFunc(listed.Entries(), func(e *registry.Entry) bool {
 		return e.Owner.Cluster == ix.Cluster && e.Owner.Namespace == ix.Namespace && e.Owner.Registration == r.Name
 	})
 }

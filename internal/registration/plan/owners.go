@@ -119,7 +119,7 @@ func (ix *index) refusal(r *registration, t Target) *refusal {
 	if err != nil {
 		return &refusal{}
 	}
-	return ix.taken(t, listed.entries, other, rule != nil)
+	return ix.taken(t, listed.Entries(), other, rule != nil)
 }
 
 // taken is whose the service is, by its entries and by who is recorded there; nil if it is the

@@ -61,12 +61,12 @@ func (ix *index) presence(r *registration, t Target, p *pod) presence {
 	return ix.presenceOfEntry(r, t, p, listed)
 }
 
-func (ix *index) presenceOfEntry(r *registration, t Target, p *pod, listed *listing) presence {
+func (ix *index) presenceOfEntry(r *registration, t Target, p *pod, listed *targetListing) presence {
 	want := ix.entry(r, p)
 	lacks := incomplete(&want)
 	found := presence{cause: ix.failure(t, want.ID)}
 	heldBack := ix.heldBack(r, t, p)
-	for _, e := range listed.byPod[p.UID] {
+	for _, e := range listed.ByOwner(p.UID) {
 		if e.Owner.Registration == r.Name && (!heldBack || inService(e)) {
 			found.connections = connected(found, e)
 			found.listed, found.unsettled = true, cmp.Or(found.unsettled, e.Unsettled)
@@ -75,7 +75,7 @@ func (ix *index) presenceOfEntry(r *registration, t Target, p *pod, listed *list
 		found.serving = found.serving || serving(want, *e)
 	}
 	if found.reason = lacks; lacks == "" {
-		found.reason = ix.obstacle(r, t, p, listed.byID[want.ID])
+		found.reason = ix.obstacle(r, t, p, listed.ByID(want.ID))
 	}
 	return found
 }
@@ -174,8 +174,8 @@ func (ix *index) compare(r *registration, targets []Target, one *usherv1alpha1.R
 
 // compareEntries counts the Registration's entries in a target, and finds those whose Pod it
 // does not select: comparePods finds the others.
-func (ix *index) compareEntries(r *registration, t Target, listed *listing, now *usherv1alpha1.RegistryPods) {
-	for _, e := range listed.entries {
+func (ix *index) compareEntries(r *registration, t Target, listed *targetListing, now *usherv1alpha1.RegistryPods) {
+	for _, e := range listed.Entries() {
 		if e.Owner.Cluster != ix.Cluster {
 			continue
 		}

@@ -201,7 +201,7 @@ func (ix *index) missing(p *pod) (waiting []Waiting) {
 }
 
 // whyUnlisted is why a Service does not list a Pod that is Ready.
-func (ix *index) whyUnlisted(t Target, p *pod, listed *listing) (Reason, string) {
+func (ix *index) whyUnlisted(t Target, p *pod, listed *targetListing) (Reason, string) {
 	selector := ix.Listings[t].Selector
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
 		value, labelled := p.Labels[key]
@@ -216,7 +216,7 @@ func (ix *index) whyUnlisted(t Target, p *pod, listed *listing) (Reason, string)
 			"correct the Service's selector, or the Pod's labels", t.Service, key, selector[key], has)
 	}
 	what := "no endpoint lists it"
-	if len(listed.byPod[p.UID]) > 0 {
+	if len(listed.ByOwner(p.UID)) > 0 {
 		what = "its endpoint is not ready"
 	}
 	return ReasonNoEndpoint, fmt.Sprintf("Service %s selects the Pod, and %s: the EndpointSlice controller of "+
@@ -237,7 +237,7 @@ func (o *Outcome) nobody(t Target) (Waiting, bool) {
 }
 
 // inServiceOf looks for the Pod among the endpoints of a Service, and says why it is not there.
-func (ix *index) inServiceOf(r *registration, t Target, p *pod, listed *listing) presence {
+func (ix *index) inServiceOf(r *registration, t Target, p *pod, listed *targetListing) presence {
 	found := ix.inService(t, listed, p)
 	if _, _, overdue := ix.overdue(r, t, p); overdue && !found.current {
 		found.reason, found.why = ix.whyUnlisted(t, p, listed)

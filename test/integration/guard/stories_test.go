@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -56,12 +57,16 @@ func TestStories(t *testing.T) {
 	if evictionRequests {
 		files = "testdata/evictionrequests/*.txt"
 	}
-	scenariotest.Stories[*story]{Files: files, Words: words, Begin: func(t *testing.T) *story {
+	scenariotest.Stories[*story]{Files: files, Words: words, Alone: shared, Begin: func(t *testing.T) *story {
 		t.Helper()
 		a := begin(t)
 		return &story{Scene: a, namespaces: map[string]*scene.Scene{"a": a}, kubeconfig: plane.Kubeconfig()}
 	}}.Play(t)
 }
+
+// shared fits the steps about what all namespaces have: nodes, the registry's outages, the cloud's clock, and the
+// commands that look at the whole cluster.
+var shared = regexp.MustCompile(`node-\d|^the registry is|clock|^(until )?usher (doctor|drain node|status -A)`)
 
 func begin(t *testing.T) *scene.Scene {
 	t.Helper()
@@ -184,12 +189,6 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.C
 	{Name: "the drained Pod is", Args: "NAME",
 		Does: "waits for a Pod that is to be deleted and is in no registry, and gives it a name",
 		Run:  (*story).findDrained},
-	{Name: "not held", Args: "POD", Does: "fails if the Pod has a finalizer",
-		Run: func(s *story, name string) { s.Same("what holds it", s.Pod(name).Finalizers, []string{}) }},
-	{Name: "going", Args: "POD", Does: "fails unless the Pod is being deleted",
-		Run: func(s *story, name string) {
-			s.Same("being deleted", s.Pod(name).DeletionTimestamp != nil, true)
-		}},
 	{Name: "note Pods", Does: "notes the Pods in Services",
 		Run: func(s *story, _ string) { s.noted = callers.inServices(s.Namespace) }},
 	{Name: "same Pods", Does: "fails unless the Pods in Services are those that were noted",

@@ -15,11 +15,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/fragment"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 	"github.com/usher-dev/usher/internal/scenariotest"
@@ -46,6 +46,13 @@ var words = []scenariotest.Word[*Scene]{
 	{Name: "wait for", Args: "KIND/NAME FIELDS",
 		Does: "waits until the object has these fields; lists of objects may have more elements",
 		Run:  func(s *Scene, rest string) { ref, document := cut(rest); s.Has(s.Ref(ref), document) }},
+	{Name: "has", Args: "KIND/NAME FIELDS", Does: "fails unless the object has these fields now",
+		Run: func(s *Scene, rest string) {
+			ref, document := cut(rest)
+			object := s.Ref(ref)
+			s.Read(object)
+			s.Same("what is wrong with "+ref, s.lacks(object, document), "")
+		}},
 	{Name: "wait for every Pod", Args: "FIELDS", Does: "waits until all Pods have these fields",
 		Run: (*Scene).everyPodHas},
 	{Name: "columns", Args: "API RESOURCE",
@@ -175,10 +182,8 @@ func (s *Scene) everyPodHas(document string) {
 // lacks describes an object that does not have the fields of a YAML document.
 func (s *Scene) lacks(object client.Object, document string) string {
 	s.Helper()
-	var want map[string]any
-	s.Must(yaml.Unmarshal([]byte(document), &want))
-	fields := checktest.Must(runtime.DefaultUnstructuredConverter.ToUnstructured(object))(s)
-	return registrytest.Unless(includes(fields, want), fmt.Sprintf("%s is %v", object.GetName(), fields))
+	lacks := checktest.Must(fragment.Lacks(object, document))(s)
+	return registrytest.Unless(lacks == "", object.GetName()+": "+lacks)
 }
 
 // columns is "API RESOURCE", and below it the columns of kubectl get in their order, for the only object of
@@ -276,24 +281,4 @@ func (m *marks) none(s *Scene) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.Same("Pods that got a key", m.found, []string(nil))
-}
-
-// includes reports whether fields have these values: of lists of objects some may be missing.
-func includes(whole, part any) bool {
-	switch part := part.(type) {
-	case map[string]any:
-		fields, _ := whole.(map[string]any)
-		for name, want := range part {
-			if !includes(fields[name], want) {
-				return false
-			}
-		}
-		return true
-	case []any:
-		items, _ := whole.([]any)
-		return len(items) >= len(part) && !slices.ContainsFunc(part, func(want any) bool {
-			return !slices.ContainsFunc(items, func(item any) bool { return includes(item, want) })
-		}) && (len(items) == len(part) || slices.ContainsFunc(items, func(item any) bool { _, ok := item.(map[string]any); return ok }))
-	}
-	return fmt.Sprint(whole) == fmt.Sprint(part)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package registries
 
 import (
 	"bytes"
@@ -62,13 +62,13 @@ func (c chatterbox) Ping(context.Context) error {
 func (c chatterbox) Close() error { return nil }
 
 // withSecret returns the Registry's connector, from a pool whose API server has the Secret.
-func withSecret(t *testing.T, object *usherv1alpha1.Registry, connect Connect, data map[string][]byte) (*conn, error) {
+func withSecret(t *testing.T, object *usherv1alpha1.Registry, connect Connect, data map[string][]byte) (*Conn, error) {
 	t.Helper()
 	_, settings := kinds.Of(object, "")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "login"}, Data: data}
-	p := newPool(fake.NewClientBuilder().WithObjects(secret).Build(), connect, clocktesting.NewFakePassiveClock(epoch), 1)
-	t.Cleanup(p.close)
-	return p.get(t.Context(), object, settings.Root, true)
+	p := New(fake.NewClientBuilder().WithObjects(secret).Build(), connect, clocktesting.NewFakePassiveClock(epoch), 1)
+	t.Cleanup(p.Close)
+	return p.Get(t.Context(), object, settings.Root, true)
 }
 
 // everyKind has a Registry of each kind that reads a Secret, with that Secret.
@@ -216,7 +216,7 @@ func TestSecretsAreHidden(t *testing.T) {
 }
 
 // isHidden checks every error of a connector that repeats what it was given.
-func isHidden(t *testing.T, what string, c *conn, said string) {
+func isHidden(t *testing.T, what string, c *Conn, said string) {
 	t.Helper()
 	_, list := c.List(t.Context(), "web")
 	apply := c.Apply(t.Context(), "web", nil)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package registration
+package registries
 
 import (
 	"context"
@@ -30,33 +30,38 @@ import (
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
+const namespace = "demo"
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
 func TestBackOff(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(epoch)
-	p := newPool(nil, nil, clock, defaultRegistryWorkers)
-	broken := errors.New("broken")
+	p := New(nil, nil, clock, 1)
+	broken, object := errors.New("broken"), &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: "discovery"}}
+	object.Spec.Timeout = &metav1.Duration{Duration: 2 * time.Second}
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
-		have, _ := p.beginBackOff("discovery", broken, time.Second)
+		have, _ := p.BeginBackOff(object, broken)
 		checktest.Same(t, fmt.Sprintf("back-off %d", i), want*time.Second, have)
 	}
-	until, err := p.down("discovery")
-	if !errors.Is(err, broken) || !until.Equal(epoch.Add(31*time.Second)) {
+	until, err := p.Down("discovery")
+	if !errors.Is(err, broken) || !until.Equal(epoch.Add((30+2+1)*time.Second)) {
 		t.Errorf("it is down until %s with %v", until, err)
 	}
-	if !p.endBackOff("discovery") || p.endBackOff("discovery") {
+	if !p.EndBackOff("discovery") || p.EndBackOff("discovery") {
 		t.Error("an outage ends once")
 	}
-	if _, err := p.down("discovery"); err != nil {
+	if _, err := p.Down("discovery"); err != nil {
 		t.Errorf("after that it is down with %v", err)
 	}
-	have, _ := p.beginBackOff("discovery", broken, 0)
+	have, _ := p.BeginBackOff(object, broken)
 	checktest.Same(t, "the back-off when it fails again at once", maxBackOff, have)
 	clock.SetTime(epoch.Add(time.Hour))
-	have, _ = p.beginBackOff("discovery", broken, 0)
+	have, _ = p.BeginBackOff(object, broken)
 	checktest.Same(t, "the back-off when it fails again after an hour", minBackOff, have)
 }
 
 // secured is a Registry with a Secret, and a pool that notes the passwords it connects with.
-func secured() (object *usherv1alpha1.Registry, poolOf func(api client.Client) *pool, seen *[]string) {
+func secured() (object *usherv1alpha1.Registry, poolOf func(api client.Client) *Pool, seen *[]string) {
 	object = &usherv1alpha1.Registry{
 		ObjectMeta: metav1.ObjectMeta{Name: "secured", UID: "secured"},
 		Spec: usherv1alpha1.RegistrySpec{Webhook: &usherv1alpha1.WebhookRegistry{
@@ -64,8 +69,8 @@ func secured() (object *usherv1alpha1.Registry, poolOf func(api client.Client) *
 		}},
 	}
 	seen = &[]string{}
-	return object, func(api client.Client) *pool {
-		return newPool(api, func(_ *usherv1alpha1.Registry, _ string, secret map[string][]byte) (registry.Connector, error) {
+	return object, func(api client.Client) *Pool {
+		return New(api, func(_ *usherv1alpha1.Registry, _ string, secret map[string][]byte) (registry.Connector, error) {
 			*seen = append(*seen, string(secret["password"]))
 			return memory.New(), nil
 		}, clocktesting.NewFakePassiveClock(epoch), 1)
@@ -81,7 +86,7 @@ func TestSecretsAreMissed(t *testing.T) {
 		},
 	})
 	for want, api := range map[string]client.Client{"there is no Secret": fake.NewClientBuilder().Build(), "rbac.secretNamespaces": forbidden} {
-		if _, err := poolOf(api).get(t.Context(), object, "", true); !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), want) {
+		if _, err := poolOf(api).Get(t.Context(), object, "", true); !errors.Is(err, registry.ErrPermanent) || !strings.Contains(err.Error(), want) {
 			t.Errorf("without the Secret: %v, want a permanent error with %q", err, want)
 		}
 	}
@@ -95,12 +100,12 @@ func TestSecretsAreFollowed(t *testing.T) {
 	api := fake.NewClientBuilder().WithObjects(secret).Build()
 	p := poolOf(api)
 	for range 3 {
-		checktest.Must(p.get(t.Context(), object, "", true))(t)
+		checktest.Must(p.Get(t.Context(), object, "", true))(t)
 	}
 	secret.Data["password"] = []byte("new")
 	checktest.NoError(t, api.Update(t.Context(), secret))
 	for _, fresh := range []bool{false, true} {
-		checktest.Must(p.get(t.Context(), object, "", fresh))(t)
+		checktest.Must(p.Get(t.Context(), object, "", fresh))(t)
 	}
 	checktest.Same(t, "what connectors were made with", []string{"old", "new"}, *seen)
 }
@@ -128,16 +133,16 @@ func TestOutagesAreNoticed(t *testing.T) {
 			}
 		}
 		clock := clocktesting.NewFakePassiveClock(epoch)
-		p := newPool(nil, nil, clock, defaultRegistryWorkers)
+		p := New(nil, nil, clock, 1)
 		object := &usherv1alpha1.Registry{Status: leftBy(known, test.Worked)}
 		object.CreationTimestamp = metav1.NewTime(epoch)
 		p.open("a").reachability = reachabilityOf(object)
 		for _, call := range test.Calls {
 			when, answer, _ := strings.Cut(call, " ")
 			clock.SetTime(at(scenariotest.Number(when)))
-			p.noteCall(t.Context(), "a", answers[answer])
+			p.RecordCall(t.Context(), "a", answers[answer])
 		}
-		return told(p.outage("a"))
+		return told(p.Outage("a"))
 	})
 }
 
@@ -177,7 +182,7 @@ func TestBatchesAreValidated(t *testing.T) {
 		Changes   []json.RawMessage
 	}) string {
 		store := memory.New()
-		c := &conn{workers: semaphore.NewWeighted(1), Connector: store, timeout: time.Minute, holdsBack: batch.HoldsBack}
+		c := &Conn{workers: semaphore.NewWeighted(1), Connector: store, timeout: time.Minute, holdsBack: batch.HoldsBack}
 		var changes []registry.Change
 		for _, fields := range batch.Changes {
 			change := registry.Change{Op: registry.Put, Entry: entryOf("a")}
@@ -195,14 +200,14 @@ type careless struct{ registry.Connector }
 // TestPanicsAreErrors: what one registry answers does not end the process.
 func TestPanicsAreErrors(t *testing.T) {
 	object := &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: "odd"}}
-	p := newPool(nil, func(_ *usherv1alpha1.Registry, prefix string, _ map[string][]byte) (registry.Connector, error) {
+	p := New(nil, func(_ *usherv1alpha1.Registry, prefix string, _ map[string][]byte) (registry.Connector, error) {
 		if prefix == "bad" {
 			panic("no such prefix")
 		}
 		return careless{}, nil
 	}, clocktesting.NewFakePassiveClock(epoch), 1)
-	_, connect := p.get(t.Context(), object, "bad", false)
-	c := checktest.Must(p.get(t.Context(), object, "good", false))(t)
+	_, connect := p.Get(t.Context(), object, "bad", false)
+	c := checktest.Must(p.Get(t.Context(), object, "good", false))(t)
 	_, list := c.List(t.Context(), "web")
 	each := registry.Each(t.Context(), 2, 2, func(int) error { return careless{}.Ping(t.Context()) })
 	for where, err := range map[string]error{
@@ -232,12 +237,12 @@ func (p patient) Ping(context.Context) error { return nil }
 // another registry has its own.
 func TestCallsWaitInLine(t *testing.T) {
 	calls := map[string]patient{"slow": {begun: make(chan struct{}, 9), goOn: make(chan struct{})}, "fast": {begun: make(chan struct{}, 9), goOn: make(chan struct{})}}
-	p := newPool(nil, func(r *usherv1alpha1.Registry, _ string, _ map[string][]byte) (registry.Connector, error) {
+	p := New(nil, func(r *usherv1alpha1.Registry, _ string, _ map[string][]byte) (registry.Connector, error) {
 		return calls[r.Name], nil
 	},
 		clocktesting.NewFakePassiveClock(epoch), 2)
-	conn := func(name, prefix string) *conn {
-		return checktest.Must(p.get(t.Context(), &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: name}}, prefix, false))(t)
+	conn := func(name, prefix string) *Conn {
+		return checktest.Must(p.Get(t.Context(), &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: name}}, prefix, false))(t)
 	}
 	var all errgroup.Group
 	for _, prefix := range []string{"a", "b", "c", "a"} {
