@@ -17,7 +17,6 @@ import (
 	"github.com/usher-dev/usher/internal/fragment"
 	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/cluster/images"
-	"github.com/usher-dev/usher/test/cluster/realnode"
 	"github.com/usher-dev/usher/test/servers/run"
 	"github.com/usher-dev/usher/test/stage"
 	"github.com/usher-dev/usher/test/traffic"
