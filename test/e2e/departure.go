@@ -41,10 +41,12 @@ type departure struct {
 	listed map[string]listing
 }
 
-// listing is how many of the Pods are listed, and since when; -1 if that is not known yet.
+// listing is how many of the Pods are listed, and since when; -1 if that is not known yet. back is how often some
+// were listed again.
 type listing struct {
 	n     int
 	since time.Time
+	back  int
 }
 
 // observe begins to follow how the second node's Pods leave, to the end of the story.
@@ -63,7 +65,7 @@ func (s *Scene) observe() {
 	for _, scene := range s.all() {
 		for _, kind := range scene.story.Registries {
 			name := scene.story.Name + " in " + string(kind)
-			d.listed[name] = listing{n: -1}
+			d.listed[name] = unknown
 			go d.follow(ctx, name, scene.session.listed(scene.story, kind))
 		}
 	}
@@ -88,10 +90,22 @@ func (d *departure) follow(ctx context.Context, name string, source traffic.Sour
 		n := len(list.Only(d.addresses, func(address string) bool { return slices.Contains(hosts, address) }))
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		if d.listed[name].n != n {
-			d.listed[name] = listing{n, time.Now()}
-		}
+		d.listed[name] = d.listed[name].now(n, time.Now())
 	})
+}
+
+// unknown is the listing of a registry that has not been read.
+var unknown = listing{n: -1}
+
+// now is the listing when so many are listed at a time.
+func (l listing) now(n int, at time.Time) listing {
+	switch {
+	case n == l.n:
+		return l
+	case l.n >= 0 && n > l.n:
+		l.back++
+	}
+	return listing{n, at, l.back}
 }
 
 // all returns what is listed.
@@ -128,6 +142,9 @@ func (d *departure) text() string {
 		_, kind, _ := strings.Cut(name, " in ")
 		if l.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d still are in %s", l.n, kind))
+		}
+		if l.back > 0 {
+			parts = append(parts, fmt.Sprintf("back in %s %d times", kind, l.back))
 		}
 		if l.n == 0 && l.since.After(last[kind]) {
 			last[kind] = l.since

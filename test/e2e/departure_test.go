@@ -45,12 +45,12 @@ func TestLate(t *testing.T) {
 		logs   []string
 		late   string
 	}{
-		"out before":          {map[string]listing{"a in etcd": {0, after(1)}, "a in haproxy": {0, after(4)}}, time.Time{}, []string{seven, five}, ""},
-		"out after the first": {map[string]listing{"a in etcd": {0, after(6)}}, time.Time{}, []string{seven, five}, "a in etcd had some"},
-		"never out":           {map[string]listing{"a in etcd": {2, after(1)}}, time.Time{}, []string{five}, "2 since"},
-		"killed":              {map[string]listing{"a in etcd": {0, after(1)}}, after(3), []string{log(serves)}, ""},
-		"killed too early":    {map[string]listing{"a in etcd": {0, after(4)}}, after(3), []string{seven}, "a in etcd had some"},
-		"nobody ended":        {map[string]listing{"a in etcd": {0, after(1)}}, time.Time{}, []string{log(serves)}, "no container has ended"},
+		"out before":          {map[string]listing{"a in etcd": {n: 0, since: after(1)}, "a in haproxy": {n: 0, since: after(4)}}, time.Time{}, []string{seven, five}, ""},
+		"out after the first": {map[string]listing{"a in etcd": {n: 0, since: after(6)}}, time.Time{}, []string{seven, five}, "a in etcd had some"},
+		"never out":           {map[string]listing{"a in etcd": {n: 2, since: after(1)}}, time.Time{}, []string{five}, "2 since"},
+		"killed":              {map[string]listing{"a in etcd": {n: 0, since: after(1)}}, after(3), []string{log(serves)}, ""},
+		"killed too early":    {map[string]listing{"a in etcd": {n: 0, since: after(4)}}, after(3), []string{seven}, "a in etcd had some"},
+		"nobody ended":        {map[string]listing{"a in etcd": {n: 0, since: after(1)}}, time.Time{}, []string{log(serves)}, "no container has ended"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &departure{began: began, listed: test.listed, killed: test.killed, logs: test.logs}
@@ -58,5 +58,16 @@ func TestLate(t *testing.T) {
 				t.Errorf("late: %q, want %q", late, test.late)
 			}
 		})
+	}
+}
+
+// A registry lists fewer and fewer of the Pods; if some are listed again, that is counted.
+func TestListing(t *testing.T) {
+	began, l := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC), unknown
+	for i, n := range []int{3, 3, 1, 0, 0, 2, 0} {
+		l = l.now(n, began.Add(time.Duration(i)*time.Second))
+	}
+	if l != (listing{n: 0, since: began.Add(6 * time.Second), back: 1}) {
+		t.Errorf("the listing is %+v", l)
 	}
 }
