@@ -89,36 +89,42 @@ func KillGroup(path string) error {
 	}
 }
 
-// killTree sends SIGKILL to the processes in a folder and those below it; found reports whether there are some.
+// killTree sends SIGKILL to the processes of the groups in a folder; found reports whether there are some.
 func killTree(folder string) (found bool, err error) {
 	err = filepath.WalkDir(folder, func(name string, entry fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil || entry.Name() != "cgroup.procs" {
-			return err
-		}
-		text, err := os.ReadFile(name)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
 			return nil // The group is gone.
-		}
-		if err != nil {
+		case err != nil || entry.Name() != "cgroup.procs":
 			return err
 		}
-		for word := range strings.FieldsSeq(string(text)) {
-			pid, err := strconv.Atoi(word)
-			// 0 is a process outside of this namespace.
-			if err != nil || pid == 0 {
-				continue
-			}
-			found = true
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return fmt.Errorf("end process %d of the control group %s: %w", pid, folder, err)
-			}
-		}
-		return nil
+		more, err := killAll(name)
+		found = found || more
+		return err
 	})
 	return found, err
+}
+
+// killAll sends SIGKILL to the processes that a file lists.
+func killAll(file string) (found bool, err error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+		return false, nil // The group is gone.
+	}
+	if err != nil {
+		return false, err
+	}
+	for word := range strings.FieldsSeq(string(text)) {
+		pid, err := strconv.Atoi(word)
+		if err != nil || pid <= 0 { // A process outside of this namespace is shown as 0.
+			continue
+		}
+		found = true
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return found, fmt.Errorf("end process %d of %s: %w", pid, file, err)
+		}
+	}
+	return found, nil
 }
 
 // makeGroup makes a group in every tree.
