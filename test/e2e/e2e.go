@@ -92,9 +92,6 @@ func (s Story) again(round int) Story {
 	return s
 }
 
-// besideVerb begins the steps that open a workload beside the story's.
-const besideVerb = "beside"
-
 // beside returns the story of a workload of a kind beside this one's, in a namespace of its own.
 func (s Story) beside(kind string) Story {
 	s.Name += "-" + strings.ToLower(kind)

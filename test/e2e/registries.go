@@ -71,7 +71,7 @@ func (s *session) services() (all []Story) {
 	all = slices.Clone(s.stories)
 	for _, story := range s.stories {
 		for _, step := range story.steps {
-			if step.verb.Name == besideVerb {
+			if step.verb.Name == "beside" {
 				all = append(all, story.beside(step.about))
 			}
 		}

@@ -143,7 +143,7 @@ var verbs = []verb{
 		Does: "opens the story with the usual CloneSet, with one that its author published, or with a " +
 			"workload of a kind; the document changes it",
 		Run: (*Scene).openStory},
-	{Name: besideVerb, Args: "KIND",
+	{Name: "beside", Args: "KIND",
 		Does: "opens another workload of a kind beside, in a namespace of its own, with callers of its own; steps about the " +
 			"number of Pods and facts that are wanted or awaited are about all of them",
 		Run: (*Scene).openBeside},
