@@ -33,6 +33,7 @@ type departure struct {
 	began     time.Time
 	addresses []string // of the Pods
 	logs      []string // of their containers, as patterns of files
+	totals    []traffic.Section // of the requests in each registry, when it began
 	killed    time.Time
 	stop      context.CancelFunc
 
@@ -68,6 +69,9 @@ func (s *Scene) observe() {
 			d.listed[name] = unknown
 			go d.follow(ctx, name, scene.session.listed(scene.story, kind))
 		}
+	}
+	for i := range s.story.Registries {
+		d.totals = append(d.totals, s.total(i))
 	}
 	s.departure = d
 	s.await("what each registry lists", func(State) string { return d.unread() })
@@ -292,17 +296,23 @@ func (s *Scene) observed() *departure {
 	return s.departure
 }
 
-// reportDeparture notes what was observed, and the requests that were lost since the last report.
+// reportDeparture notes what was observed, and how many requests were lost meanwhile.
 func (s *Scene) reportDeparture(text string) {
-	sent, lost := -s.sent, -s.lost
-	for _, scene := range s.all() {
-		for _, client := range scene.callers.clients {
-			total := client.Report().Total()
-			sent, lost = sent+total.Sent, lost+total.Lost
-		}
+	d, lost := s.observed(), []string{}
+	for i, kind := range s.story.Registries {
+		now := s.total(i)
+		lost = append(lost, fmt.Sprintf("%d of %d in %s", now.Lost-d.totals[i].Lost, now.Sent-d.totals[i].Sent, kind))
 	}
-	s.sent, s.lost = s.sent+sent, s.lost+lost
-	s.notes = append(s.notes, fmt.Sprintf("%s: %s, %d of %d requests lost", text, s.observed().text(), lost, sent))
+	s.notes = append(s.notes, fmt.Sprintf("%s: %s; lost %s", text, d.text(), strings.Join(lost, ", ")))
+}
+
+// total counts the requests of the callers of one of the registries, also of those beside the story's.
+func (s *Scene) total(registry int) (sum traffic.Section) {
+	for _, scene := range s.all() {
+		one := scene.callers.clients[registry].Report().Total()
+		sum.Sent, sum.Lost = sum.Sent+one.Sent, sum.Lost+one.Lost
+	}
+	return sum
 }
 
 // killNode ends the second node some time after the observation began.

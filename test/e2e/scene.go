@@ -59,9 +59,7 @@ type Scene struct {
 	departure     *departure // since the last "observe"
 	beside        []*Scene   // those of "beside"
 	main          *Scene     // of one of these: the story's own
-	// sent and lost count the requests up to the last "report".
-	sent, lost int
-	asked      time.Time // when it last acted on Usher
+	asked         time.Time  // when it last acted on Usher
 	// out is how long a Pod was out of service at most in each timed update.
 	out []time.Duration
 }

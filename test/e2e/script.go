@@ -265,7 +265,7 @@ var verbs = []verb{
 	{Name: "observe",
 		Does: "follows from now on what the registries have of the second node's Pods, and when their containers end",
 		Run:  func(s *Scene, _, _ string) { s.observe() }},
-	{Name: "report", Args: "TEXT", Does: "reports what was observed, with the text, and how many requests were lost since the last report",
+	{Name: "report", Args: "TEXT", Does: "reports what was observed, with the text, and how many requests were lost meanwhile",
 		Run: func(s *Scene, about, _ string) { s.reportDeparture(about) }},
 	{Name: "kill the second node", Args: "SPAN",
 		Does: "ends all of the second node's processes at once, so long after the last \"observe\"",
