@@ -31,8 +31,8 @@ import (
 // containers ended.
 type departure struct {
 	began     time.Time
-	addresses []string // of the Pods
-	logs      []string // of their containers, as patterns of files
+	addresses []string          // of the Pods
+	logs      []string          // of their containers, as patterns of files
 	totals    []traffic.Section // of the requests in each registry, when it began
 	killed    time.Time
 	stop      context.CancelFunc
