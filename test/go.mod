@@ -5,6 +5,7 @@ go 1.26.0
 replace github.com/usher-dev/usher => ../
 
 require (
+	github.com/godbus/dbus/v5 v5.2.4
 	github.com/gofrs/flock v0.13.0
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
@@ -64,7 +65,6 @@ require (
 	github.com/go-openapi/swag/typeutils v0.27.1 // indirect
 	github.com/go-openapi/swag/yamlutils v0.27.1 // indirect
 	github.com/go-zookeeper/zk v1.0.4 // indirect
-	github.com/godbus/dbus/v5 v5.2.4 // indirect
 	github.com/klauspost/compress v1.19.2 // indirect
 	github.com/miekg/dns v1.1.72 // indirect
 	github.com/opencontainers/go-digest v1.0.0 // indirect
