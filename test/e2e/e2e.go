@@ -43,6 +43,8 @@ const (
 	HAProxy Registry = "haproxy"
 	// Service is a plain Kubernetes Service. Usher makes the Registry.
 	Service Registry = "service"
+	// LabelledService is one that Pods leave by a label.
+	LabelledService Registry = "labelled-service"
 	// KubeProxy is a Service too; its callers use its address.
 	KubeProxy Registry = "kube-proxy"
 )

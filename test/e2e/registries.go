@@ -50,7 +50,7 @@ func (s *session) source(story Story, kind Registry) traffic.Source {
 	switch kind {
 	case Consul:
 		return traffic.Consul{Address: address(Consul), Service: story.Name}
-	case Service:
+	case Service, LabelledService:
 		return traffic.Service{Client: s.clients, Namespace: story.Name, Name: story.Name}
 	case KubeProxy:
 		return traffic.Fixed(serviceAddress)

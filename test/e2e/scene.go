@@ -170,7 +170,7 @@ func (s *Scene) open(schema any, documents []string, registration ...string) {
 	if s.object == nil {
 		s.check(stage.OpenNamespace(s.ctx, s.session.Kube, s.story.Name))
 	}
-	if s.story.uses(Service, KubeProxy) {
+	if s.story.uses(Service, LabelledService, KubeProxy) {
 		s.make(corev1.Service{}, service(s.story))
 	}
 	s.make(usherv1alpha1.Registration{}, append(registration, metadata(s.story), registers(s.story))...)
