@@ -5,6 +5,7 @@ go 1.26.0
 replace github.com/usher-dev/usher => ../
 
 require (
+	github.com/godbus/dbus/v5 v5.2.4
 	github.com/gofrs/flock v0.13.0
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1

@@ -43,6 +43,8 @@ const (
 	HAProxy Registry = "haproxy"
 	// Service is a plain Kubernetes Service. Usher makes the Registry.
 	Service Registry = "service"
+	// LabelledService is one that Pods leave by a label.
+	LabelledService Registry = "labelled-service"
 	// KubeProxy is a Service too; its callers use its address.
 	KubeProxy Registry = "kube-proxy"
 )
@@ -89,6 +91,12 @@ func (s Story) again(round int) Story {
 	if round > 0 {
 		s.Name = fmt.Sprintf("%s-%d", s.Name, round+1)
 	}
+	return s
+}
+
+// beside returns the story of a workload of a kind beside this one's, in a namespace of its own.
+func (s Story) beside(kind string) Story {
+	s.Name += "-" + strings.ToLower(kind)
 	return s
 }
 

@@ -113,6 +113,25 @@ var facts = []fact{
 		Wrong: func(s *Scene, now State, is []string) string {
 			return replaced(s, now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[0] })
 		}},
+	{Name: "N Pods on NODE", Does: "so many Pods are on the node",
+		Wrong: func(_ *Scene, now State, is []string) string {
+			n := count(now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[1] })
+			return stage.Unless(strconv.Itoa(n) == is[0], "there are %d", n)
+		}},
+	{Name: "no Pod that runs on NODE", Does: "all Pods of the node have ended",
+		Wrong: func(_ *Scene, now State, is []string) string {
+			return limited("most", "0", count(now, func(pod corev1.Pod) bool {
+				return pod.Spec.NodeName == is[0] && pod.Status.Phase == corev1.PodRunning
+			}))
+		}},
+	{Name: "no registry with a Pod of the second node", Does: "no registry lists one of the Pods that are observed",
+		Wrong: func(s *Scene, _ State, _ []string) string { return s.observed().present() }},
+	{Name: "registries that were ahead", Does: "no registry listed one of the Pods that are observed when the first of them got SIGTERM, or was killed",
+		Wrong: func(s *Scene, _ State, _ []string) string { return s.observed().late() }},
+	{Name: "registries that were late", Does: "a registry listed one then",
+		Wrong: func(s *Scene, _ State, _ []string) string {
+			return stage.Unless(s.observed().late() != "", "none did")
+		}},
 	{Name: "Pods on NODE", Does: "a Pod at least is on the node",
 		Wrong: func(_ *Scene, now State, is []string) string {
 			return limited("least", "1", count(now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[0] }))
@@ -283,7 +302,8 @@ func same(s *Scene, now State, _ []string) string {
 // replaced means that of the previous Pods, these are gone and all others remain.
 func replaced(s *Scene, now State, these func(corev1.Pod) bool) string {
 	for _, pod := range s.before.Pods {
-		if gone := now.Pod(pod.Name) == nil; gone != these(pod) {
+		there := now.Pod(pod.Name)
+		if gone := there == nil || there.UID != pod.UID; gone != these(pod) {
 			return fmt.Sprintf("Pod %s of node %s: gone is %t, want %t", pod.Name, pod.Spec.NodeName, gone, !gone)
 		}
 	}

@@ -51,12 +51,15 @@ const serviceIP, serviceAddress = "10.96.0.7", "10.96.0.7:80"
 
 // service returns the document of the Service that a story's callers follow.
 func service(story Story) string {
-	address := "" // the API server's choice
+	address, selector := "", "" // the API server's choice
+	if story.uses(LabelledService) {
+		selector = fmt.Sprintf(", %s: %q", usherv1alpha1.LabelInService, "true")
+	}
 	if story.uses(KubeProxy) {
 		address = serviceIP
 	}
 	return fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: %[1]s, name: %[1]s}, "+
-		"spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}], clusterIP: %[2]q}}", story.Name, address)
+		"spec: {selector: {app: web%[3]s}, ports: [{port: 80, targetPort: 8080}], clusterIP: %[2]q}}", story.Name, address, selector)
 }
 
 func metadata(story Story) string {
@@ -65,6 +68,10 @@ func metadata(story Story) string {
 
 // registryObject returns the Registry of a kind.
 func registryObject(kind Registry) (*unstructured.Unstructured, error) {
+	if kind == LabelledService {
+		return build(usherv1alpha1.Registry{}, fmt.Sprintf(
+			"{apiVersion: usher.dev/v1alpha1, kind: Registry, metadata: {name: %s}, spec: {service: {label: {}}}}", kind))
+	}
 	spec := map[Registry]string{
 		Etcd:    "etcd: {endpoints: [%q], prefix: " + stage.EtcdPrefix + "}",
 		OwnEtcd: "etcd: {endpoints: [%q], prefix: " + stage.EtcdPrefix + "}",

@@ -105,7 +105,11 @@ func (s *session) play(ctx context.Context, story Story, sink progress.Sink) out
 	began := time.Now()
 	scene := &Scene{ctx: ctx, session: s, story: story}
 	failure := scene.perform()
-	o := outcomeOf(story, scene.report, time.Since(began), failure)
+	report := scene.report
+	for _, other := range scene.beside {
+		report = report.Add(other.report)
+	}
+	o := outcomeOf(story, report, time.Since(began), failure)
 	o.notes = scene.notes
 	if failure != nil {
 		now, err := s.state(context.WithoutCancel(ctx), story.Name)
@@ -114,7 +118,9 @@ func (s *session) play(ctx context.Context, story Story, sink progress.Sink) out
 			o.failure += "\n" + err.Error()
 		}
 	}
-	s.leaving.Go(func() { s.leave(ctx, scene) })
+	for _, one := range scene.all() {
+		s.leaving.Go(func() { s.leave(ctx, one) })
+	}
 	sink.Line("%s: %s, %s", story.Name, o.line(), stage.Seconds(o.took))
 	return o
 }
@@ -149,7 +155,7 @@ func (s *session) leave(ctx context.Context, scene *Scene) {
 // finalizer.
 func (s *session) awaitEmpty(ctx context.Context) error {
 	s.leaving.Wait()
-	for _, story := range s.stories {
+	for _, story := range s.services() {
 		err := stage.Poll(ctx, patience, "the end of namespace "+story.Name+" after its story", func(ctx context.Context) (bool, error) {
 			err := s.Kube.Get(ctx, client.ObjectKey{Name: story.Name}, &corev1.Namespace{})
 			return apierrors.IsNotFound(err), client.IgnoreNotFound(err)

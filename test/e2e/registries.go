@@ -50,7 +50,7 @@ func (s *session) source(story Story, kind Registry) traffic.Source {
 	switch kind {
 	case Consul:
 		return traffic.Consul{Address: address(Consul), Service: story.Name}
-	case Service:
+	case Service, LabelledService:
 		return traffic.Service{Client: s.clients, Namespace: story.Name, Name: story.Name}
 	case KubeProxy:
 		return traffic.Fixed(serviceAddress)
@@ -63,7 +63,20 @@ func (s *session) source(story Story, kind Registry) traffic.Source {
 
 // front returns the port of a story's frontend.
 func (s *session) front(story Story) int {
-	return frontPort + slices.IndexFunc(s.stories, func(other Story) bool { return other.Name == story.Name })
+	return frontPort + slices.IndexFunc(s.services(), func(other Story) bool { return other.Name == story.Name })
+}
+
+// services returns the stories, and those beside them: each has a namespace and a service of its own.
+func (s *session) services() (all []Story) {
+	all = slices.Clone(s.stories)
+	for _, story := range s.stories {
+		for _, step := range story.steps {
+			if step.verb.Name == "beside" {
+				all = append(all, story.beside(step.about))
+			}
+		}
+	}
+	return all
 }
 
 // registries returns the registries that the stories need, and etcd.
@@ -122,7 +135,7 @@ func (s *session) startHAProxy(ctx context.Context) error {
 		Story
 		Port int
 	}
-	behind := list.Only(s.stories, func(story Story) bool { return story.uses(HAProxy) })
+	behind := list.Only(s.services(), func(story Story) bool { return story.uses(HAProxy) })
 	fronts := list.Map(behind, func(story Story) front { return front{story, s.front(story)} })
 	var config bytes.Buffer
 	err := template.Must(template.New("").Parse(haproxyConfig)).Execute(&config, map[string]any{"Port": ports[HAProxy], "Fronts": fronts})

@@ -52,11 +52,14 @@ type Scene struct {
 	notes      []string // measurements of the story, for its line
 	failure    error
 
-	over          string    // a document to merge into the Registration
-	before, noted State     // at the last "open" or "remember", and at the last "note"
-	claimed       []string  // the claims before
-	streams       *streams  // at the last "stream"
-	asked         time.Time // when it last acted on Usher
+	over          string     // a document to merge into the Registration
+	before, noted State      // at the last "open" or "remember", and at the last "note"
+	claimed       []string   // the claims before
+	streams       *streams   // at the last "stream"
+	departure     *departure // since the last "observe"
+	beside        []*Scene   // those of "beside"
+	main          *Scene     // of one of these: the story's own
+	asked         time.Time  // when it last acted on Usher
 	// out is how long a Pod was out of service at most in each timed update.
 	out []time.Duration
 }
@@ -66,11 +69,20 @@ func (s *Scene) perform() error {
 	var playing sync.WaitGroup
 	playing.Go(s.play)
 	playing.Wait()
-	if err := s.hangUp(); err != nil && s.failure == nil {
-		s.failure = err
+	s.stopObserving()
+	for _, scene := range s.all() {
+		if err := scene.hangUp(); scene.failure == nil {
+			scene.failure = err
+		}
+		if s.failure == nil {
+			s.failure = scene.failure
+		}
 	}
 	return s.failure
 }
+
+// all returns the scene and those beside it.
+func (s *Scene) all() []*Scene { return append([]*Scene{s}, s.beside...) }
 
 // fatalf ends the story.
 func (s *Scene) fatalf(format string, args ...any) {
@@ -140,6 +152,10 @@ func (s *Scene) hold(what string, during time.Duration, look func(State) string)
 // settle waits until nothing is in progress, neither with Pods nor with requests sent
 // to Pods that have left.
 func (s *Scene) settle() {
+	for _, other := range s.beside {
+		other.step = s.step
+		other.settle()
+	}
 	s.await("everything to settle", func(now State) string {
 		if wrong := now.Unsettled(s.generation); wrong != "" {
 			return wrong
@@ -154,7 +170,7 @@ func (s *Scene) open(schema any, documents []string, registration ...string) {
 	if s.object == nil {
 		s.check(stage.OpenNamespace(s.ctx, s.session.Kube, s.story.Name))
 	}
-	if s.story.uses(Service, KubeProxy) {
+	if s.story.uses(Service, LabelledService, KubeProxy) {
 		s.make(corev1.Service{}, service(s.story))
 	}
 	s.make(usherv1alpha1.Registration{}, append(registration, metadata(s.story), registers(s.story))...)

@@ -143,17 +143,23 @@ var verbs = []verb{
 		Does: "opens the story with the usual CloneSet, with one that its author published, or with a " +
 			"workload of a kind; the document changes it",
 		Run: (*Scene).openStory},
+	{Name: "beside", Args: "KIND",
+		Does: "opens another workload of a kind beside, in a namespace of its own, with callers of its own; steps about the " +
+			"number of Pods and facts that are wanted or awaited are about all of them",
+		Run: (*Scene).openBeside},
 	{Name: "remember", Does: "remembers Pods and claims, with which later steps compare; $0 is the first Pod",
-		Run: func(s *Scene, _, _ string) { s.remember() }},
+		Run: func(s *Scene, _, _ string) {
+			s.each((*Scene).remember)
+		}},
 	{Name: "note", Does: "notes the present state, with which later facts compare",
 		Run: func(s *Scene, _, _ string) { s.noted = s.state() }},
 	{Name: "pause", Args: "SPAN", Does: "lets time pass",
 		Run: func(s *Scene, about, _ string) { s.check(stage.Pause(s.ctx, s.duration(about))) }},
 
 	{Name: "want", Args: "FACT and FACT", Does: "fails unless the facts are true",
-		Run: func(s *Scene, about, _ string) { s.want(about) }},
+		Run: func(s *Scene, about, _ string) { s.each(func(s *Scene) { s.want(about) }) }},
 	{Name: "await", Args: "FACT and FACT", Does: "waits until the facts are true",
-		Run: func(s *Scene, about, _ string) { s.await(about, s.look(about)) }},
+		Run: func(s *Scene, about, _ string) { s.each(func(s *Scene) { s.await(about, s.look(about)) }) }},
 	{Name: "hold", Args: "SPAN FACT and FACT", Does: "fails if the facts are not true for so long",
 		Run: func(s *Scene, about, _ string) {
 			during, facts, _ := strings.Cut(about, " ")
@@ -177,7 +183,9 @@ var verbs = []verb{
 		Does: "changes the image, waits likewise, and measures how long a Pod is out of service at most",
 		Run:  func(s *Scene, about, _ string) { s.timeUpdate(about) }},
 	{Name: "scale", Args: "N", Does: "scales the workload through its subresource",
-		Run: func(s *Scene, about, _ string) { s.scale(s.number(about)) }},
+		Run: func(s *Scene, about, _ string) {
+			s.each(func(scene *Scene) { scene.scale(s.number(about)) })
+		}},
 	{Name: "warm a new Pod",
 		Does: "waits for a new Pod that waits for the story alone, keeps it waiting, and lets it proceed",
 		Run:  func(s *Scene, _, _ string) { s.warm() }},
@@ -195,6 +203,11 @@ var verbs = []verb{
 
 	{Name: "kubectl", Args: "ARGS", Does: "runs kubectl in the story's namespace",
 		Run: func(s *Scene, about, _ string) { s.kubectl(strings.Fields(about)...) }},
+	{Name: "follow", Args: "DOCUMENT STEP", Does: "runs the commands of a step of a document",
+		Run: func(s *Scene, about, _ string) {
+			document, step, _ := strings.Cut(about, " ")
+			s.check(s.session.follow(s.ctx, document, step))
+		}},
 	{Name: "end by kubectl", Args: "ARGS",
 		Does: "runs kubectl, which ends the service that requests are sent to",
 		Run: func(s *Scene, about, _ string) {
@@ -249,6 +262,23 @@ var verbs = []verb{
 			s.awaitUsher()
 		}},
 
+	{Name: "observe",
+		Does: "follows from now on what the registries have of the second node's Pods, and when their containers end",
+		Run:  func(s *Scene, _, _ string) { s.observe() }},
+	{Name: "report", Args: "TEXT", Does: "reports what was observed, with the text, and how many requests were lost meanwhile",
+		Run: func(s *Scene, about, _ string) { s.reportDeparture(about) }},
+	{Name: "kill the second node", Args: "SPAN",
+		Does: "ends all of the second node's processes at once, so long after the last \"observe\"",
+		Run:  func(s *Scene, about, _ string) { s.killNode(s.duration(about)) }},
+	{Name: "start the second node", Does: "starts it again, as a machine of the same name",
+		Run: func(s *Scene, _, _ string) { s.check(s.session.node.StartSecond(s.ctx)) }},
+	{Name: "announce a shutdown", Does: "has the stand-in of systemd-logind tell the second node's kubelet that its machine goes down",
+		Run: func(s *Scene, _, _ string) { s.check(s.session.node.AnnounceShutdown(true)) }},
+	{Name: "withdraw the shutdown", Does: "has it tell the kubelet that the machine stays up after all",
+		Run: func(s *Scene, _, _ string) { s.check(s.session.node.AnnounceShutdown(false)) }},
+	{Name: "restart the second kubelet", Does: "restarts the second node's kubelet; its containers run on",
+		Run: func(s *Scene, _, _ string) { s.check(s.session.node.RestartSecondKubelet(s.ctx)) }},
+
 	{Name: "stop the kubelet", Does: "stops the kubelet",
 		Run: func(s *Scene, _, _ string) { s.check(s.session.node.StopKubelet(s.ctx)) }},
 	{Name: "start the kubelet", Does: "starts the kubelet again",
@@ -261,6 +291,21 @@ var verbs = []verb{
 		Run: func(s *Scene, _, _ string) { s.check(s.session.etcds[OwnEtcd].Kill()) }},
 	{Name: "start etcd", Does: "starts the story's etcd again",
 		Run: func(s *Scene, _, _ string) { s.check(s.session.etcds[OwnEtcd].Restart(s.ctx)) }},
+}
+
+// openBeside opens a workload beside the story's.
+func (s *Scene) openBeside(kind, document string) {
+	other := &Scene{ctx: s.ctx, session: s.session, story: s.story.beside(kind), main: s, step: s.step}
+	s.beside = append(s.beside, other)
+	other.openStory(kind, document)
+}
+
+// each does the same in the scene and those beside it.
+func (s *Scene) each(do func(*Scene)) {
+	for _, scene := range s.all() {
+		scene.step = s.step
+		do(scene)
+	}
 }
 
 // want ends the story if something is not a fact.

@@ -68,7 +68,11 @@ func (s *session) startNode(ctx context.Context, on *stage.Stage) (err error) {
 
 // addRegistries creates the Registry objects and starts watching.
 func (s *session) addRegistries(ctx context.Context, _ *stage.Stage) error {
-	for _, kind := range s.registries() {
+	kinds := s.registries()
+	if uses(s.stories, LabelledService) {
+		kinds = append(kinds, LabelledService)
+	}
+	for _, kind := range kinds {
 		object, err := registryObject(kind)
 		if err != nil {
 			return err

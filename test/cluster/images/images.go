@@ -38,6 +38,8 @@ const (
 	// PulledWeb is the name of v1 and v2 as a registry serves them, at the host that
 	// is PulledHost.
 	PulledWeb = PulledHost + "/web"
+	// documentedPause is the image of the Pods in the documents that only wait.
+	documentedPause = "registry.k8s.io/pause:3.10"
 	// PulledHost is the host in the names of images that the demo uses.
 	PulledHost = "example.com"
 )
@@ -56,8 +58,10 @@ func Pack(ctx context.Context, root, dir string, sink progress.Sink) (archive st
 		}
 	}
 	packed := map[string]v1.Image{}
-	if packed[realnode.PauseImage], err = imageOf(pause); err != nil {
-		return "", err
+	for _, name := range []string{realnode.PauseImage, documentedPause} {
+		if packed[name], err = imageOf(pause); err != nil {
+			return "", err
+		}
 	}
 	for _, version := range []string{"v1", "v2", "v3", Broken} {
 		// By default it would listen on loopback, as in the development cluster.

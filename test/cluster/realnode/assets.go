@@ -37,8 +37,8 @@ func GetAssets(ctx context.Context, sink progress.Sink) (Assets, error) {
 		return Assets{}, err
 	}
 	assets := Assets{Kubelet: bins.Path(build.Kubelet), KubeProxy: bins.Path(build.KubeProxy)}
-	err = sink.Task("containerd, runc, CNI", func() (_ string, err error) {
-		assets.Packages, err = fetch.DebianPrograms(ctx, "node", "containerd", "runc", "containernetworking-plugins", "nftables")
+	err = sink.Task("containerd, runc, CNI, D-Bus", func() (_ string, err error) {
+		assets.Packages, err = fetch.DebianPrograms(ctx, "node", "containerd", "runc", "containernetworking-plugins", "nftables", "dbus-daemon")
 		return "unpacked", err
 	})
 	if err != nil {
@@ -51,6 +51,7 @@ func (a Assets) containerd() string { return filepath.Join(a.Packages, "usr/bin/
 func (a Assets) ctr() string        { return filepath.Join(a.Packages, "usr/bin/ctr") }
 func (a Assets) runc() string       { return filepath.Join(a.Packages, "usr/sbin/runc") }
 func (a Assets) plugins() string    { return filepath.Join(a.Packages, "usr/lib/cni") }
+func (a Assets) dbus() string       { return filepath.Join(a.Packages, "usr/bin/dbus-daemon") }
 
 // env returns the environment in which containerd and the kubelet find the rest.
 func (a Assets) env() []string {

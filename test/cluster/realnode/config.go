@@ -6,6 +6,7 @@ import (
 	"context"
 	"embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -81,11 +82,12 @@ func (m *machine) values() (map[string]string, error) {
 		return nil, fmt.Errorf("read the limit of open files: %w", err)
 	}
 	taints, err := json.Marshal(m.taints)
+	shutdown, failed := json.Marshal(m.shutdown)
 	return map[string]string{
 		"DIR": m.path(), "RUN": filepath.Dir(m.socket()), "PAUSE": PauseImage,
 		"PLUGINS": m.options.Assets.plugins(), "RUNC": m.options.Assets.runc(),
 		"SUFFIX": m.suffix, "PODS": m.pods, "CGROUP": filepath.Join(m.options.Cgroup, m.cgroup),
-		"PORT": strconv.Itoa(m.port), "HEALTHZ": strconv.Itoa(m.port - 2), "TAINTS": string(taints),
+		"PORT": strconv.Itoa(m.port), "HEALTHZ": strconv.Itoa(m.port - 2), "TAINTS": string(taints), "SHUTDOWN": string(shutdown), "BUS": m.busAddress(),
 		"SCORE": strings.TrimSpace(string(score)), "FILES": strconv.FormatUint(min(files.Max, maxOpenFiles), 10),
-	}, err
+	}, errors.Join(err, failed)
 }

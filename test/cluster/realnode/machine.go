@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/usher-dev/usher/test/cluster/logind"
 	"github.com/usher-dev/usher/test/cluster/process"
 )
 
@@ -23,8 +24,14 @@ type machine struct {
 	place
 	containerd *process.Process
 
+	// bus and logind are what the kubelet hears of a shutdown by; nil if the node has none.
+	bus    *process.Process
+	logind *logind.Logind
+
 	mu      sync.Mutex
 	kubelet *process.Process // nil if it does not run
+	// locks is how many locks were asked for before the kubelet started.
+	locks int
 }
 
 // place has the settings in which machines differ.
@@ -39,6 +46,9 @@ type place struct {
 	cgroup string
 	// taints keep Pods away that do not ask for the node.
 	taints []corev1.Taint
+	// shutdown is how long the kubelet gives Pods when the machine shuts down, by their priority;
+	// nil if it hears of no shutdown.
+	shutdown []shutdownPeriod
 }
 
 // places returns the places of the first machine and of the second.
@@ -47,7 +57,8 @@ func places() []place {
 		{name: NodeName, address: NodeAddress, pods: PodRange, port: 10250},
 		{
 			name: SecondNode, suffix: "-2", address: secondAddress, pods: secondRange, port: 10350, cgroup: SecondNode,
-			taints: []corev1.Taint{{Key: SecondTaint, Effect: corev1.TaintEffectNoSchedule}},
+			taints:   []corev1.Taint{{Key: SecondTaint, Effect: corev1.TaintEffectNoSchedule}},
+			shutdown: shutdownPeriods(),
 		},
 	}
 }
@@ -79,8 +90,11 @@ func (m *machine) startKubelet() error {
 	if err != nil {
 		return err
 	}
+	if m.logind != nil {
+		m.locks = m.logind.Locks()
+	}
 	root := "/var/lib/kubelet" + m.suffix
-	m.kubelet, err = m.spawn("kubelet"+m.suffix, m.options.Assets.Kubelet,
+	m.kubelet, err = m.spawnIn(m.busEnv(), "kubelet"+m.suffix, m.options.Assets.Kubelet,
 		"--config="+m.path("kubelet.yaml"), "--kubeconfig="+kubeconfig, "--root-dir="+root, "--cert-dir="+filepath.Join(root, "pki"),
 		"--hostname-override="+m.name, "--node-ip="+m.address, "-v=2")
 	return err
@@ -103,8 +117,11 @@ func (m *machine) awaitNode(ctx context.Context) error {
 	})
 }
 
-// ready returns nil if the node is ready and accepts Pods.
+// ready returns nil if the node is ready and accepts Pods, and its kubelet hears of shutdowns if it should.
 func (m *machine) ready(ctx context.Context) error {
+	if m.logind != nil && m.logind.Locks() == m.locks {
+		return errors.New("the kubelet has not asked logind for a lock yet")
+	}
 	node, err := m.clients.CoreV1().Nodes().Get(ctx, m.name, metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -149,7 +166,7 @@ func (m *machine) stop(ctx context.Context) error {
 	if m.containerd != nil {
 		errs = append(errs, m.containerd.Stop(ctx, stopGrace))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, m.stopBus(ctx))...)
 }
 
 // bridge is the nodes' own interface. A bridge without ports works like a dummy

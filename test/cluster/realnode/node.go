@@ -78,7 +78,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	}
 	for _, step := range []func(context.Context) error{
 		func(context.Context) error { return makeNetwork() },
-		n.each((*machine).configure), n.each((*machine).startContainerd), n.startPlaneAndImport,
+		n.each((*machine).configure), n.each((*machine).startBus), n.each((*machine).startContainerd), n.startPlaneAndImport,
 		n.each(func(m *machine, _ context.Context) error { return m.startKubelet() }), n.each((*machine).awaitNode), n.startProxy,
 	} {
 		if err := step(ctx); err != nil {
@@ -126,9 +126,14 @@ func (n *Node) Stop(ctx context.Context) error {
 
 // spawn starts a part of the node and watches it.
 func (n *Node) spawn(name, path string, args ...string) (*process.Process, error) {
+	return n.spawnIn(nil, name, path, args...)
+}
+
+// spawnIn is spawn with more variables in the environment.
+func (n *Node) spawnIn(env []string, name, path string, args ...string) (*process.Process, error) {
 	return process.Start(process.Spec{
 		Name: name, Path: path, Args: args, Dir: n.options.Dir, Log: n.path("logs", name+".log"),
-		Env: n.options.Assets.env(), Failed: n.options.Failed,
+		Env: append(n.options.Assets.env(), env...), Failed: n.options.Failed,
 	})
 }
 

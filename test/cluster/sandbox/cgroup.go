@@ -62,6 +62,71 @@ func MakeGroup(path string) error {
 	return makeGroup(trees, path)
 }
 
+// KillGroup ends all processes in a control group below a sandbox's, and in the groups in it. It returns when it finds
+// no more of them.
+func KillGroup(path string) error {
+	trees, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	deadline := time.Now().Add(removeTime)
+	for {
+		found := false
+		for _, h := range trees {
+			more, err := killTree(filepath.Join(h.root, path))
+			if err != nil {
+				return err
+			}
+			found = found || more
+		}
+		if !found {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes of the control group %s do not end", path)
+		}
+		<-time.After(removeEvery)
+	}
+}
+
+// killTree sends SIGKILL to the processes of the groups in a folder; found reports whether there are some.
+func killTree(folder string) (found bool, err error) {
+	err = filepath.WalkDir(folder, func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil // The group is gone.
+		case err != nil || entry.Name() != "cgroup.procs":
+			return err
+		}
+		more, err := killAll(name)
+		found = found || more
+		return err
+	})
+	return found, err
+}
+
+// killAll sends SIGKILL to the processes that a file lists.
+func killAll(file string) (found bool, err error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+		return false, nil // The group is gone.
+	}
+	if err != nil {
+		return false, err
+	}
+	for word := range strings.FieldsSeq(string(text)) {
+		pid, err := strconv.Atoi(word)
+		if err != nil || pid <= 0 { // A process outside of this namespace is shown as 0.
+			continue
+		}
+		found = true
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return found, fmt.Errorf("end process %d of %s: %w", pid, file, err)
+		}
+	}
+	return found, nil
+}
+
 // makeGroup makes a group in every tree.
 func makeGroup(trees []hierarchy, name string) error {
 	for _, h := range trees {

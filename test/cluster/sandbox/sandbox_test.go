@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -43,5 +44,31 @@ func TestLeftovers(t *testing.T) {
 	checktest.NoError(t, leftovers([]string{"pid:[1]"}, "/no/such/directory"))
 	if _, err := namespacesOf(os.Getpid()); err == nil {
 		t.Error("a process in our own namespaces is taken for one inside")
+	}
+}
+
+// What a group's files list is ended, also of the groups in it, and nothing else.
+func TestKillTree(t *testing.T) {
+	root := t.TempDir()
+	inside, outside := exec.CommandContext(t.Context(), "sleep", "60"), exec.CommandContext(t.Context(), "sleep", "60")
+	for _, cmd := range []*exec.Cmd{inside, outside} {
+		checktest.NoError(t, cmd.Start())
+	}
+	group := filepath.Join(root, "pods", "one")
+	checktest.NoError(t, os.MkdirAll(group, 0o755))
+	checktest.NoError(t, os.WriteFile(filepath.Join(root, "pods", "cgroup.procs"), []byte("0\n"), 0o600))
+	checktest.NoError(t, os.WriteFile(filepath.Join(group, "cgroup.procs"), fmt.Appendln(nil, inside.Process.Pid), 0o600))
+	checktest.NoError(t, os.WriteFile(filepath.Join(group, "tasks"), fmt.Appendln(nil, outside.Process.Pid), 0o600))
+	found, err := killTree(root)
+	if err != nil || !found {
+		t.Errorf("found %t, %v", found, err)
+	}
+	_ = inside.Wait() // It says how the process has ended.
+	checktest.Same(t, "its end", "signal: killed", inside.ProcessState.String())
+	if !alive(outside.Process.Pid) {
+		t.Error("another process has ended, too")
+	}
+	if found, err := killTree(filepath.Join(root, "none")); found || err != nil {
+		t.Errorf("of no group: found %t, %v", found, err)
 	}
 }
