@@ -143,7 +143,7 @@ func (k *Keeper) find(ctx context.Context) error {
 		return err
 	}
 	// Another name is a decision of the administrator's, or comes with another UID of kube-system.
-	foreign := kept != nil && known.Cluster == cluster
+	recorded := kept != nil && known.Cluster == cluster
 	var seen Sight
 	for range looks {
 		one, err := k.looked(ctx)
@@ -151,8 +151,8 @@ func (k *Keeper) find(ctx context.Context) error {
 			return err
 		}
 		seen.Servers, seen.Authorities = add(seen.Servers, one.Servers), add(seen.Authorities, one.Authorities)
-		if !foreign || known.Knows(one) {
-			return k.write(ctx, kept, Record{Cluster: cluster}.or(known, foreign), one)
+		if !recorded || known.Knows(one) {
+			return k.write(ctx, kept, Record{Cluster: cluster}.or(known, recorded), one)
 		}
 	}
 	return &Copied{k.record, known, seen}
