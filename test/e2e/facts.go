@@ -39,8 +39,10 @@ func (f fact) pattern() *regexp.Regexp {
 		switch placeholder {
 		case "N":
 			return `(\d+)`
-		case "TEXT", "YAML":
+		case "TEXT":
 			return `(.*)`
+		case "YAML":
+			return `(\w+: .*)`
 		case "(s)":
 			return "s?"
 		}

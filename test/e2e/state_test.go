@@ -5,7 +5,6 @@ package e2e
 import (
 	"cmp"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
@@ -44,29 +44,41 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// Every fact is used by a story.
+// Every fact is used by a story, and what a story says is one fact alone.
 func TestFactsAreUsed(t *testing.T) {
-	stories := checktest.Must(Stories())(t)
+	used := map[string]bool{}
+	for _, story := range checktest.Must(Stories())(t) {
+		for _, text := range said(story) {
+			fits := list.Only(facts, func(f fact) bool { return f.pattern().MatchString(text) })
+			if len(fits) != 1 {
+				t.Errorf("story %s says %q, which %d facts fit", story.Name, text, len(fits))
+			}
+			for _, f := range fits {
+				used[f.Name] = true
+			}
+		}
+	}
 	for _, f := range facts {
-		if !slices.ContainsFunc(stories, func(story Story) bool { return says(story, f) }) {
+		if !used[f.Name] {
 			t.Errorf("no story wants, awaits or holds %q: take it out, or write a story with it", f.Name)
 		}
 	}
 }
 
-// says reports whether a story uses a fact.
-func says(story Story, fact fact) bool {
-	return slices.ContainsFunc(story.steps, func(s step) bool {
+// said are the facts that a story wants, awaits or holds.
+func said(story Story) (all []string) {
+	for _, s := range story.steps {
 		about := s.about
 		switch s.verb.Name {
 		case "hold":
 			_, about, _ = strings.Cut(about, " ")
 		case "want", "await":
 		default:
-			return false
+			continue
 		}
-		return slices.ContainsFunc(strings.Split(about, " and "), fact.pattern().MatchString)
-	})
+		all = append(all, strings.Split(about, " and ")...)
+	}
+	return all
 }
 
 // A story that fails names the step.
