@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,11 +44,12 @@ type departure struct {
 }
 
 // listing is how many of the Pods are listed, and since when; -1 if that is not known yet. back is how often some
-// were listed again.
+// were listed again, failed why nobody follows any more.
 type listing struct {
-	n     int
-	since time.Time
-	back  int
+	n      int
+	since  time.Time
+	back   int
+	failed error
 }
 
 // observe begins to follow how the second node's Pods leave, to the end of the story.
@@ -86,7 +88,7 @@ func (s *Scene) stopObserving() {
 
 // follow follows what a service has in a registry.
 func (d *departure) follow(ctx context.Context, name string, source traffic.Source) {
-	_ = source.Follow(ctx, func(addresses []string) { // It ends with the observation.
+	err := source.Follow(ctx, func(addresses []string) {
 		hosts := list.Map(addresses, func(address string) string {
 			host, _, _ := net.SplitHostPort(address)
 			return host
@@ -96,6 +98,14 @@ func (d *departure) follow(ctx context.Context, name string, source traffic.Sour
 		defer d.mu.Unlock()
 		d.listed[name] = d.listed[name].now(n, time.Now())
 	})
+	if ctx.Err() != nil {
+		return // It ends with the observation.
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := d.listed[name]
+	last.failed = cmp.Or(err, errors.New("it has ended"))
+	d.listed[name] = last
 }
 
 // unknown is the listing of a registry that has not been read.
@@ -109,7 +119,7 @@ func (l listing) now(n int, at time.Time) listing {
 	case l.n >= 0 && n > l.n:
 		l.back++
 	}
-	return listing{n, at, l.back}
+	return listing{n: n, since: at, back: l.back}
 }
 
 // all returns what is listed.
@@ -132,6 +142,9 @@ func (d *departure) unread() string {
 // present says where Pods are listed.
 func (d *departure) present() string {
 	for name, l := range d.all() {
+		if l.failed != nil {
+			return fmt.Sprintf("%s cannot be followed: %v", name, l.failed)
+		}
 		if l.n != 0 {
 			return fmt.Sprintf("%d are in %s", l.n, name)
 		}
@@ -170,6 +183,9 @@ func (d *departure) late() string {
 		return err.Error()
 	}
 	for name, l := range d.all() {
+		if l.failed != nil {
+			return fmt.Sprintf("%s cannot be followed: %v", name, l.failed)
+		}
 		if l.n != 0 || !l.since.Before(end) {
 			return fmt.Sprintf("%s had some at %s: %d since %s", name, end.Format(time.StampMilli), l.n, l.since.Format(time.StampMilli))
 		}
@@ -285,7 +301,7 @@ func serversIn(answer io.Reader) (addresses []string, ok bool) {
 	return addresses, columns != nil
 }
 
-// observed returns what is observed, also of a scene beside the story's.
+// observed returns what the story observes. The scenes of its other workloads observe nothing themselves.
 func (s *Scene) observed() *departure {
 	if s.main != nil {
 		return s.main.observed()
@@ -306,7 +322,7 @@ func (s *Scene) reportDeparture(text string) {
 	s.notes = append(s.notes, fmt.Sprintf("%s: %s; lost %s", text, d.text(), strings.Join(lost, ", ")))
 }
 
-// total counts the requests of the callers of one of the registries, also of those beside the story's.
+// total counts what the callers of one registry have sent to all workloads of the story.
 func (s *Scene) total(registry int) (sum traffic.Section) {
 	for _, scene := range s.all() {
 		one := scene.callers.clients[registry].Report().Total()

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,10 +51,16 @@ func TestLate(t *testing.T) {
 		"never out":           {map[string]listing{"a in etcd": {n: 2, since: after(1)}}, time.Time{}, []string{five}, "2 since"},
 		"killed":              {map[string]listing{"a in etcd": {n: 0, since: after(1)}}, after(3), []string{log(serves)}, ""},
 		"killed too early":    {map[string]listing{"a in etcd": {n: 0, since: after(4)}}, after(3), []string{seven}, "a in etcd had some"},
-		"nobody ended":        {map[string]listing{"a in etcd": {n: 0, since: after(1)}}, time.Time{}, []string{log(serves)}, "no container has ended"},
+		"nobody follows": {
+			map[string]listing{"a in etcd": {n: 0, since: after(1), failed: errors.New("refused")}}, time.Time{}, []string{five}, "refused",
+		},
+		"nobody ended": {map[string]listing{"a in etcd": {n: 0, since: after(1)}}, time.Time{}, []string{log(serves)}, "no container has ended"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &departure{began: began, listed: test.listed, killed: test.killed, logs: test.logs}
+			if present := d.present(); strings.Contains(test.late, "refused") && !strings.Contains(present, "refused") {
+				t.Errorf("present: %q", present)
+			}
 			if late := d.late(); (late == "") != (test.late == "") || !strings.Contains(late, test.late) {
 				t.Errorf("late: %q, want %q", late, test.late)
 			}

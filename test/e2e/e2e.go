@@ -94,8 +94,8 @@ func (s Story) again(round int) Story {
 	return s
 }
 
-// beside returns the story of a workload of a kind beside this one's, in a namespace of its own.
-func (s Story) beside(kind string) Story {
+// another returns the story of one more workload, of a kind, in a namespace of its own.
+func (s Story) another(kind string) Story {
 	s.Name += "-" + strings.ToLower(kind)
 	return s
 }

@@ -106,7 +106,7 @@ func (s *session) play(ctx context.Context, story Story, sink progress.Sink) out
 	scene := &Scene{ctx: ctx, session: s, story: story}
 	failure := scene.perform()
 	report := scene.report
-	for _, other := range scene.beside {
+	for _, other := range scene.others {
 		report = report.Add(other.report)
 	}
 	o := outcomeOf(story, report, time.Since(began), failure)

@@ -66,13 +66,13 @@ func (s *session) front(story Story) int {
 	return frontPort + slices.IndexFunc(s.services(), func(other Story) bool { return other.Name == story.Name })
 }
 
-// services returns the stories, and those beside them: each has a namespace and a service of its own.
+// services returns the stories, and those of their other workloads: each has a namespace and a service of its own.
 func (s *session) services() (all []Story) {
 	all = slices.Clone(s.stories)
 	for _, story := range s.stories {
 		for _, step := range story.steps {
-			if step.verb.Name == "beside" {
-				all = append(all, story.beside(step.about))
+			if step.verb.Name == "another" {
+				all = append(all, story.another(step.about))
 			}
 		}
 	}

@@ -57,8 +57,8 @@ type Scene struct {
 	claimed       []string   // the claims before
 	streams       *streams   // at the last "stream"
 	departure     *departure // since the last "observe"
-	beside        []*Scene   // those of "beside"
-	main          *Scene     // of one of these: the story's own
+	others        []*Scene   // of the workloads that "another" has opened
+	main          *Scene     // the scene of the story itself; nil in that one
 	asked         time.Time  // when it last acted on Usher
 	// out is how long a Pod was out of service at most in each timed update.
 	out []time.Duration
@@ -81,8 +81,8 @@ func (s *Scene) perform() error {
 	return s.failure
 }
 
-// all returns the scene and those beside it.
-func (s *Scene) all() []*Scene { return append([]*Scene{s}, s.beside...) }
+// all returns the scene, and those of the story's other workloads.
+func (s *Scene) all() []*Scene { return append([]*Scene{s}, s.others...) }
 
 // fatalf ends the story.
 func (s *Scene) fatalf(format string, args ...any) {
@@ -152,7 +152,7 @@ func (s *Scene) hold(what string, during time.Duration, look func(State) string)
 // settle waits until nothing is in progress, neither with Pods nor with requests sent
 // to Pods that have left.
 func (s *Scene) settle() {
-	for _, other := range s.beside {
+	for _, other := range s.others {
 		other.step = s.step
 		other.settle()
 	}

@@ -143,10 +143,10 @@ var verbs = []verb{
 		Does: "opens the story with the usual CloneSet, with one that its author published, or with a " +
 			"workload of a kind; the document changes it",
 		Run: (*Scene).openStory},
-	{Name: "beside", Args: "KIND",
-		Does: "opens another workload of a kind beside, in a namespace of its own, with callers of its own; steps about the " +
+	{Name: "another", Args: "KIND",
+		Does: "opens one more workload of a kind, in a namespace of its own, with callers of its own; steps about the " +
 			"number of Pods and facts that are wanted or awaited are about all of them",
-		Run: (*Scene).openBeside},
+		Run: (*Scene).openAnother},
 	{Name: "remember", Does: "remembers Pods and claims, with which later steps compare; $0 is the first Pod",
 		Run: func(s *Scene, _, _ string) {
 			s.each((*Scene).remember)
@@ -293,14 +293,14 @@ var verbs = []verb{
 		Run: func(s *Scene, _, _ string) { s.check(s.session.etcds[OwnEtcd].Restart(s.ctx)) }},
 }
 
-// openBeside opens a workload beside the story's.
-func (s *Scene) openBeside(kind, document string) {
-	other := &Scene{ctx: s.ctx, session: s.session, story: s.story.beside(kind), main: s, step: s.step}
-	s.beside = append(s.beside, other)
+// openAnother opens one more workload of the story.
+func (s *Scene) openAnother(kind, document string) {
+	other := &Scene{ctx: s.ctx, session: s.session, story: s.story.another(kind), main: s, step: s.step}
+	s.others = append(s.others, other)
 	other.openStory(kind, document)
 }
 
-// each does the same in the scene and those beside it.
+// each does the same in the scenes of all workloads of the story.
 func (s *Scene) each(do func(*Scene)) {
 	for _, scene := range s.all() {
 		scene.step = s.step
