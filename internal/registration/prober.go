@@ -49,8 +49,9 @@ func (r *Reconciler) ReconcileRegistry(ctx context.Context, request ctrl.Request
 // newProber returns the prober of Registries, which has passes made when one answers again.
 func (r *Reconciler) newProber() *registries.Prober {
 	return &registries.Prober{
-		Client: r.client, Pool: r.pool, Answers: r.answers, Clock: r.clock, Journal: registryJournal{r.metrics, r.announcer},
-		Users: r.usersOf, Write: r.patch, Back: func(object *usherv1alpha1.Registry) { enqueueRegistry(r.back, object) },
+		Client: r.client, Pool: r.pool, Answers: r.answers, Clock: r.clock,
+		Journal: registryJournal{r.metrics, r.announcer}, Users: r.usersOf, Write: r.patch,
+		Back: func(object *usherv1alpha1.Registry) { enqueueRegistry(r.back, object) },
 	}
 }
 

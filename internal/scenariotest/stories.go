@@ -75,7 +75,8 @@ func (all Stories[S]) Play(t *testing.T) {
 
 // parallel reports whether a scenario touches nothing that others share.
 func (all Stories[S]) parallel(s Scenario) bool {
-	return all.Alone != nil && !slices.ContainsFunc(s.Steps(), func(step Step) bool { return all.Alone.MatchString(step.Text) })
+	alone := func(step Step) bool { return all.Alone.MatchString(step.Text) }
+	return all.Alone != nil && !slices.ContainsFunc(s.Steps(), alone)
 }
 
 // Steps returns the steps of a scenario.

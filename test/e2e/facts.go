@@ -52,10 +52,11 @@ func (f fact) pattern() *regexp.Regexp {
 
 // facts are the facts that a story can want, await or hold. What one object says of itself is a fragment of YAML.
 var facts = []fact{
-	{Name: "every Pod YAML", Does: "all Pods have these fields", Wrong: each(func(_ *Scene, pod *corev1.Pod, is []string) (string, bool) {
-		wrong := lacks(pod, is[0])
-		return wrong, wrong == ""
-	})},
+	{Name: "every Pod YAML", Does: "all Pods have these fields",
+		Wrong: each(func(_ *Scene, pod *corev1.Pod, is []string) (string, bool) {
+			wrong := lacks(pod, is[0])
+			return wrong, wrong == ""
+		})},
 	{Name: "a Pod YAML", Does: "a Pod at least has these fields", Wrong: func(_ *Scene, now State, is []string) string {
 		return limited("least", "1", count(now, func(pod corev1.Pod) bool { return lacks(&pod, is[0]) == "" }))
 	}},
@@ -65,17 +66,21 @@ var facts = []fact{
 	{Name: "CloneSet YAML", Does: "the set has these fields", Wrong: func(_ *Scene, now State, is []string) string {
 		return lacks(now.Set, is[0])
 	}},
-	{Name: "Registration YAML", Does: "the Registration has these fields", Wrong: func(_ *Scene, now State, is []string) string {
-		return lacks(now.Registration, is[0])
-	}},
+	{Name: "Registration YAML", Does: "the Registration has these fields",
+		Wrong: func(_ *Scene, now State, is []string) string {
+			return lacks(now.Registration, is[0])
+		}},
 
 	{Name: "all run IMAGE", Does: "all Pods run the version of the image",
 		Wrong: each(func(_ *Scene, pod *corev1.Pod, is []string) (string, bool) {
 			version := stage.Version(pod)
 			return "it runs " + version, version == is[0][strings.LastIndexByte(is[0], ':')+1:]
 		})},
-	{Name: "v2 in TEXT alone", Does: "in all Pods these containers run v2 after one restart, and the others v1 without one", Wrong: each(aloneV2)},
-	{Name: "CONTAINER started at least SPAN after OTHER", Does: "one container began that much later than the other, in all Pods",
+	{Name: "v2 in TEXT alone",
+		Does:  "in all Pods these containers run v2 after one restart, and the others v1 without one",
+		Wrong: each(aloneV2)},
+	{Name: "CONTAINER started at least SPAN after OTHER",
+		Does: "one container began that much later than the other, in all Pods",
 		Wrong: func(s *Scene, now State, is []string) string {
 			for _, pod := range now.Pods {
 				if gap := startOf(&pod, is[0]).Sub(startOf(&pod, is[2])); gap < s.duration(is[1]) {
@@ -111,7 +116,8 @@ var facts = []fact{
 		Wrong: func(s *Scene, now State, _ []string) string {
 			return replaced(s, now, func(corev1.Pod) bool { return true })
 		}},
-	{Name: "others for the Pods of NODE alone", Does: "of the Pods that were remembered, those of the node are gone, and no others",
+	{Name: "others for the Pods of NODE alone",
+		Does: "of the Pods that were remembered, those of the node are gone, and no others",
 		Wrong: func(s *Scene, now State, is []string) string {
 			return replaced(s, now, func(pod corev1.Pod) bool { return pod.Spec.NodeName == is[0] })
 		}},
@@ -128,7 +134,8 @@ var facts = []fact{
 		}},
 	{Name: "no registry with a Pod of the second node", Does: "no registry lists one of the Pods that are observed",
 		Wrong: func(s *Scene, _ State, _ []string) string { return s.observed().present() }},
-	{Name: "registries that were ahead", Does: "no registry listed one of the Pods that are observed when the first of them got SIGTERM, or was killed",
+	{Name: "registries that were ahead",
+		Does:  "no registry listed one of the Pods that are observed when the first of them got SIGTERM, or was killed",
 		Wrong: func(s *Scene, _ State, _ []string) string { return s.observed().late() }},
 	{Name: "registries that were late", Does: "a registry listed one then",
 		Wrong: func(s *Scene, _ State, _ []string) string {
@@ -167,7 +174,8 @@ var facts = []fact{
 			done := serving(now, is[0])
 			return stage.Unless(done != 0 && done != len(now.Pods), "%d of %d Pods serve it", done, len(now.Pods))
 		}},
-	{Name: "at most N more than noted that serve VERSION", Does: "no more Pods than that have come to serve the version since the last note",
+	{Name: "at most N more than noted that serve VERSION",
+		Does: "no more Pods than that have come to serve the version since the last note",
 		Wrong: func(s *Scene, now State, is []string) string {
 			return limited("most", is[0], serving(now, is[1])-serving(s.noted, is[1]))
 		}},
@@ -175,7 +183,8 @@ var facts = []fact{
 		Wrong: func(s *Scene, now State, is []string) string {
 			return limited("most", is[0], restarts(now.Pods)-restarts(s.noted.Pods))
 		}},
-	{Name: "at most N restarted of those noted at VERSION", Does: "no more than that of the Pods that ran the version at the last note have been restarted",
+	{Name: "at most N restarted of those noted at VERSION",
+		Does: "no more than that of the Pods that ran the version at the last note have been restarted",
 		Wrong: func(s *Scene, now State, is []string) string {
 			return limited("most", is[0], count(s.noted, func(pod corev1.Pod) bool {
 				return pod.Spec.Containers[0].Image == images.Web+":"+is[1] && stage.Restarts(now.Pod(pod.Name)) > 0
@@ -194,10 +203,11 @@ var facts = []fact{
 			seen := now.Set.Status.ObservedGeneration
 			return stage.Unless(seen < s.generation, "somebody leads, and has seen generation %d", seen)
 		}},
-	{Name: "a Pod that is scaled in later", Does: "a Pod at least has a deletion cost above 0", Wrong: func(_ *Scene, now State, _ []string) string {
-		costs := func(pod corev1.Pod) bool { return pod.Annotations[corev1.PodDeletionCost] > "0" }
-		return stage.Unless(count(now, costs) > 0, "none has a deletion cost")
-	}},
+	{Name: "a Pod that is scaled in later", Does: "a Pod at least has a deletion cost above 0",
+		Wrong: func(_ *Scene, now State, _ []string) string {
+			costs := func(pod corev1.Pod) bool { return pod.Annotations[corev1.PodDeletionCost] > "0" }
+			return stage.Unless(count(now, costs) > 0, "none has a deletion cost")
+		}},
 	{Name: "N streams lost", Does: "so many streams were cut", Wrong: lostStreams},
 	{Name: "some streams lost", Does: "a stream at least was cut", Wrong: func(s *Scene, _ State, _ []string) string {
 		n, _ := s.streams.lost()
@@ -208,11 +218,15 @@ var facts = []fact{
 			n := s.callers.clients[0].Report().Reasons[traffic.NoInstance]
 			return stage.Unless(n == 0, "%d requests met none", n)
 		}},
-	{Name: "at most N registered", Does: "the Registration counts no more Pods than that as registered", Wrong: registered("most")},
-	{Name: "at least N registered", Does: "the Registration counts so many Pods as registered, or more", Wrong: registered("least")},
-	{Name: "out of service at most SPAN longer than before", Does: "the last two measurements differ by no more than that",
+	{Name: "at most N registered", Does: "the Registration counts no more Pods than that as registered",
+		Wrong: registered("most")},
+	{Name: "at least N registered", Does: "the Registration counts so many Pods as registered, or more",
+		Wrong: registered("least")},
+	{Name: "out of service at most SPAN longer than before",
+		Does:  "the last two measurements differ by no more than that",
 		Wrong: longer("most")},
-	{Name: "out of service at least SPAN longer than before", Does: "the last two measurements differ by that, or by more",
+	{Name: "out of service at least SPAN longer than before",
+		Does:  "the last two measurements differ by that, or by more",
 		Wrong: longer("least")},
 }
 

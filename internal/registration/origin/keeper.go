@@ -72,6 +72,8 @@ type Keeper struct {
 	// same means that this process knows its cluster. It stays: an API server that a running process meets later is one
 	// of the same cluster, because the process lives on what it has read before.
 	same atomic.Bool
+	// copied means that the last answer was a *Copied. A scrape reads it while API servers are asked.
+	copied atomic.Bool
 
 	// mu guards the last answer other than that, and when it was found.
 	mu  sync.Mutex
@@ -102,15 +104,12 @@ func (k *Keeper) Check(ctx context.Context) error {
 	k.err = k.find(ctx)
 	k.at = k.clock.Now()
 	k.same.Store(k.err == nil)
+	k.copied.Store(errors.Is(k.err, registry.ErrCopied))
 	return k.err
 }
 
 // Copied reports whether the last answer was that this cluster may be a copy.
-func (k *Keeper) Copied() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return errors.Is(k.err, registry.ErrCopied)
-}
+func (k *Keeper) Copied() bool { return k.copied.Load() }
 
 // Start keeps the record up to date until ctx ends. It is for the leader.
 func (k *Keeper) Start(ctx context.Context) error {
@@ -136,7 +135,8 @@ func (k *Keeper) find(ctx context.Context) error {
 	}
 	kept, known, err := k.read(ctx)
 	if apierrors.IsForbidden(err) {
-		log.FromContext(ctx).Error(err, "Usher may not read the ConfigMap by which it would notice a copy of this cluster", "configMap", k.record)
+		log.FromContext(ctx).Error(err, "Usher may not read the ConfigMap by which it would notice a copy of this cluster",
+			"configMap", k.record)
 		return nil
 	}
 	if err != nil {
@@ -217,7 +217,8 @@ func (k *Keeper) read(ctx context.Context) (*corev1.ConfigMap, Record, error) {
 func (k *Keeper) write(ctx context.Context, kept *corev1.ConfigMap, known Record, seen Sight) error {
 	next, changed := known.With(seen, k.clock.Now())
 	if kept == nil {
-		made := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.record.Namespace, Name: k.record.Name}, Data: next.Data()}
+		name := metav1.ObjectMeta{Namespace: k.record.Namespace, Name: k.record.Name}
+		made := &corev1.ConfigMap{ObjectMeta: name, Data: next.Data()}
 		return k.wrote(ctx, k.writer.Create(ctx, made))
 	}
 	if !changed {
@@ -230,7 +231,8 @@ func (k *Keeper) write(ctx context.Context, kept *corev1.ConfigMap, known Record
 // wrote is the error of a write. One that is not allowed has nobody wait: whoever takes that right away has decided.
 func (k *Keeper) wrote(ctx context.Context, err error) error {
 	if apierrors.IsForbidden(err) {
-		log.FromContext(ctx).Error(err, "Usher may not write the ConfigMap by which it would notice a copy of this cluster", "configMap", k.record)
+		log.FromContext(ctx).Error(err, "Usher may not write the ConfigMap by which it would notice a copy of this cluster",
+			"configMap", k.record)
 		return nil
 	}
 	if err != nil {

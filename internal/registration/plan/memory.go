@@ -145,7 +145,8 @@ func (ix *index) shows(l *targetListing, r *registration, p *pod) shown {
 }
 
 func (s shown) same(other shown) bool {
-	return s.known == other.known && listing.Same(s.byID, other.byID) && slices.EqualFunc(s.byPod, other.byPod, listing.Same)
+	return s.known == other.known && listing.Same(s.byID, other.byID) &&
+		slices.EqualFunc(s.byPod, other.byPod, listing.Same)
 }
 
 // readListings sets what the Registrations' current targets list.
