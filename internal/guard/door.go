@@ -35,8 +35,9 @@ const (
 	reviewsASecond = 200
 	maxWaiting     = 400
 	maxAddresses   = 256
-	// maxPatience is how long a review waits for the rate limit and for room.
-	maxPatience = time.Second
+	// maxPatience is how long a review waits for the rate limit and for room. One that is turned away comes back with
+	// its controller's next attempt only, a second later: the last ones of 90 that came at a time have waited for 1 s.
+	maxPatience = 1500 * time.Millisecond
 	// maxAnswer is how long an answer may take: no API server waits longer.
 	maxAnswer = 30 * time.Second
 	// headOfReview is where an API server has the review's UID, in bytes.
@@ -90,7 +91,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// The answer has to arrive before the API server gives up and lets the deletion pass.
 	ctx, cancel := context.WithTimeout(r.Context(), timeout*3/4)
 	defer cancel()
-	leave, err := d.enter(ctx, r, min(timeout/4, maxPatience))
+	leave, err := d.enter(ctx, r, min(timeout/2, maxPatience))
 	if err != nil {
 		if d.turnedAway != nil {
 			d.turnedAway()

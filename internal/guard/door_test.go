@@ -4,12 +4,15 @@ package guard
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -132,6 +135,24 @@ func TestAddressesShareTheRoom(t *testing.T) {
 	checktest.Same(t, "one more of the same", "uid-7", denied(t, k.ask(t, "10.0.0.2", 100, "4ms", ofServer)))
 	checktest.Same(t, "another one", http.StatusOK, k.ask(t, "10.0.0.1", 100, "", ofServer).Code)
 	checktest.Same(t, "asked", 1, k.asked)
+}
+
+// TestReviewsWaitForRoom: a review waits for half as long as its API server does, 1.5 s at most. The other half is for
+// the answer.
+func TestReviewsWaitForRoom(t *testing.T) {
+	for _, row := range []struct {
+		timeout string
+		frees   time.Duration
+		denied  types.UID
+	}{{"3s", 1400 * time.Millisecond, ""}, {"3s", 1600 * time.Millisecond, "uid-7"}, {"1s", 600 * time.Millisecond, "uid-7"}, {"30s", 2 * time.Second, "uid-7"}} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newKnocks()
+			leave := checktest.Must(k.room.take(t.Context(), "10.0.0.1/32", maxShare))(t)
+			time.AfterFunc(row.frees, leave)
+			answer := k.ask(t, "10.0.0.1", 100, row.timeout, ofServer)
+			checktest.Same(t, fmt.Sprintf("the review that is denied when room comes after %s of %s", row.frees, row.timeout), row.denied, denied(t, answer))
+		})
+	}
 }
 
 // TestBoundsAsDocumented: the bounds are those in docs/security.md.
