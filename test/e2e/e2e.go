@@ -70,6 +70,9 @@ type Story struct {
 	// Takes is roughly how long it plays, for long stories: the longest start first, so
 	// that none runs alone at the end for long.
 	Takes metav1.Duration
+	// ByName means that it is played only if Options.Run or Report asks for it: it shows at length what other stories
+	// spare their callers.
+	ByName bool
 	// MayLose means that Pods end without a drain, so that lost requests are measured. Otherwise a lost
 	// request is a failure.
 	MayLose bool
@@ -114,7 +117,7 @@ func (s Story) registries() string {
 type Options struct {
 	// Stories are the available stories, in the order of the report.
 	Stories []Story
-	// Run selects stories by name; default all.
+	// Run selects stories by name; default all but those with ByName.
 	Run *regexp.Regexp
 	// Rate is the number of requests per second in each story; default 100.
 	Rate int
@@ -151,7 +154,7 @@ const defaultPropagation = 2 * time.Second
 // chosen returns the stories to play, with their defaults.
 func (o Options) chosen() (chosen []Story) {
 	for _, story := range o.Stories {
-		if o.Run != nil && !o.Run.MatchString(story.Name) {
+		if !o.plays(story) {
 			continue
 		}
 		if story.Registries == nil {
@@ -165,6 +168,14 @@ func (o Options) chosen() (chosen []Story) {
 		}
 	}
 	return chosen
+}
+
+// plays reports whether the options choose a story.
+func (o Options) plays(story Story) bool {
+	if o.Run == nil {
+		return o.Report || !story.ByName
+	}
+	return o.Run.MatchString(story.Name)
 }
 
 // Run starts the node, plays the stories and removes everything. place is what

@@ -5,10 +5,12 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"testing"
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/test/traffic"
 )
 
@@ -33,6 +35,21 @@ func TestOutcome(t *testing.T) {
 }
 
 // TestRounds: a story that is played several times has another name in each round, and one outcome.
+// TestByName: a story with ByName is played if its name is asked for, or the report of all.
+func TestByName(t *testing.T) {
+	for _, row := range []struct {
+		options Options
+		want    []string
+	}{
+		{Options{}, []string{"a"}}, {Options{Report: true}, []string{"a", "a-control"}},
+		{Options{Run: regexp.MustCompile("control")}, []string{"a-control"}}, {Options{Run: regexp.MustCompile(".")}, []string{"a", "a-control"}},
+	} {
+		row.options.Stories = []Story{{Name: "a"}, {Name: "a-control", ByName: true}}
+		names := list.Map(row.options.chosen(), func(s Story) string { return s.Name })
+		checktest.Same(t, fmt.Sprintf("the stories with -run=%v -report=%v", row.options.Run, row.options.Report), row.want, names)
+	}
+}
+
 func TestRounds(t *testing.T) {
 	chosen := Options{Stories: []Story{{Name: "a"}, {Name: "b"}}, Times: 2}.chosen()
 	var names []string

@@ -24,7 +24,7 @@ func main() {
 
 func command(flags *flag.FlagSet, place *sandbox.Place) func(context.Context) error {
 	o, list := e2e.Options{Args: os.Args[1:], Out: os.Stdout}, false
-	flags.Func("run", "play only the stories whose names match this `expression`", func(text string) (err error) {
+	flags.Func("run", "play only the stories whose names match this `expression`; default all but those that -list marks", func(text string) (err error) {
 		o.Run, err = regexp.Compile(text)
 		return err
 	})
@@ -41,7 +41,11 @@ func command(flags *flag.FlagSet, place *sandbox.Place) func(context.Context) er
 			return e2e.Run(ctx, place, o)
 		}
 		for _, story := range o.Stories {
-			_, _ = fmt.Fprintf(o.Out, "%-24s %s\n", story.Name, story.About)
+			about := story.About
+			if story.ByName {
+				about += " (only with -run or -report)"
+			}
+			_, _ = fmt.Fprintf(o.Out, "%-24s %s\n", story.Name, about)
 		}
 		return nil
 	}
