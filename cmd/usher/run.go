@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -263,15 +264,25 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	found := s.checkServer(ctx, config, logger)
-	mgr, err := s.manager(config, logger)
+	leads := &fence{asked: ctx}
+	mgr, err := s.manager(leads.around(config), logger)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(s.setUp(ctx, mgr, found), s.exportParts(metrics.Registry)); err != nil {
+	until, leave := context.WithCancel(context.WithoutCancel(ctx))
+	defer leave()
+	s.guard.Config, s.guard.Outlives = config, guard.Outlives{Until: until, Serving: &sync.WaitGroup{}}
+	if err := errors.Join(mgr.Add(leads), s.setUp(ctx, mgr, found), s.exportParts(metrics.Registry)); err != nil {
 		return err
 	}
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("run: %w", err)
+	ended := mgr.Start(ctx)
+	if s.runs(partGuard) {
+		stay(ctx, ended)
+	}
+	leave()
+	s.guard.Outlives.Serving.Wait()
+	if ended != nil {
+		return fmt.Errorf("run: %w", ended)
 	}
 	return nil
 }

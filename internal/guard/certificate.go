@@ -16,6 +16,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -142,6 +143,10 @@ type Options struct {
 	CloneSetUsers []string
 	// Clients says whose certificates API servers have to show.
 	Clients Clients
+	// Config is how the guard calls the API server. Default: as the manager does.
+	Config *rest.Config
+	// Outlives says how much longer than the manager it serves. Default: not at all.
+	Outlives Outlives
 }
 
 // Setup adds the guard to the manager. Every replica serves it: in an upgrade from a version without
@@ -160,7 +165,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	k := &known{service: o.Service, reader: own, clock: clock.RealClock{}}
-	live, err := liveClient(mgr)
+	live, err := liveClient(mgr, o.Config)
 	if err != nil {
 		return err
 	}
@@ -174,7 +179,7 @@ func Setup(ctx context.Context, mgr ctrl.Manager, o Options) error {
 	}}
 	entrance := newDoor(&k.path, answers)
 	entrance.turnedAway = func() { answered(AnswerBusy) }
-	server := &frontend{port: o.Port, tls: &tls.Config{}, handler: entrance, clients: o.Clients}
+	server := &frontend{port: o.Port, tls: &tls.Config{}, handler: entrance, clients: o.Clients, outlives: o.Outlives}
 	k.serve(server.tls)
 	// A replica that API servers cannot call is not ready, so the Service sends them to others.
 	err = errors.Join(mgr.Add(server),

@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/tls"
@@ -13,6 +14,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,12 +45,22 @@ const (
 
 // frontend serves a handler over TLS, within bounds.
 type frontend struct {
-	port    int
-	tls     *tls.Config
-	handler http.Handler
-	clients Clients
+	port     int
+	tls      *tls.Config
+	handler  http.Handler
+	clients  Clients
+	outlives Outlives
 	// serves means that it listens.
 	serves atomic.Bool
+}
+
+// Outlives lets the guard answer longer than its manager runs: API servers let a deletion pass if nobody answers. The zero
+// value ends with the manager.
+type Outlives struct {
+	// Until is done when the guard is to take no more reviews.
+	Until context.Context
+	// Serving waits until it has answered all.
+	Serving *sync.WaitGroup
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
@@ -70,10 +82,25 @@ func (s *frontend) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("serve the guard: %w; choose another --guard-port", err)
 	}
-	return s.serve(ctx, newCrowd(listener, maxConnections))
+	return s.outlive(ctx, newCrowd(listener, maxConnections))
 }
 
-// serve serves until ctx ends, and then finishes the requests that it has.
+// outlive serves while ctx lasts, and goes on in the background as s.outlives says.
+func (s *frontend) outlive(ctx context.Context, listener *crowd) error {
+	if s.outlives.Until == nil {
+		return s.serve(ctx, listener)
+	}
+	ended := make(chan error, 1)
+	s.outlives.Serving.Go(func() { ended <- s.serve(s.outlives.Until, listener) })
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// serve serves until ctx ends, and then answers the requests that it has.
 func (s *frontend) serve(ctx context.Context, listener *crowd) error {
 	config := s.tls.Clone()
 	config.GetCertificate = oneByOne(s.tls.GetCertificate)
@@ -81,7 +108,7 @@ func (s *frontend) serve(ctx context.Context, listener *crowd) error {
 	s.clients.demand(config)
 	served := &http.Server{
 		Handler: s.handler, TLSConfig: config,
-		BaseContext:    func(net.Listener) context.Context { return ctx },
+		BaseContext:    func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 		ConnContext:    withGuest,
 		MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: readTime + maxAnswer, IdleTimeout: idleTime,
 		HTTP2: &http.HTTP2Config{
@@ -107,11 +134,10 @@ func (s *frontend) serve(ctx context.Context, listener *crowd) error {
 
 // liveClient reads and writes past the cache and past the rate that the controllers share: the door
 // bounds how many reviews cause requests, so that a flood of those does not hold up the controllers.
-func liveClient(mgr ctrl.Manager) (client.Client, error) {
-	config := rest.CopyConfig(mgr.GetConfig())
+func liveClient(mgr ctrl.Manager, config *rest.Config) (client.Client, error) {
+	config = rest.CopyConfig(cmp.Or(config, mgr.GetConfig()))
 	config.QPS = -1
-	options := client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()}
-	live, err := client.New(config, options)
+	live, err := client.New(config, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
 		return nil, fmt.Errorf("make the guard's client: %w", err)
 	}

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,19 +60,24 @@ func TestWhoLeaves(t *testing.T) {
 type house struct {
 	*knocks
 	*crowd
+	frontend *frontend
 }
 
-func serveHouse(t *testing.T, most int, clients Clients) *house {
+// most is how many connections a house has.
+const most = 8
+
+func serveHouse(t *testing.T, clients Clients) *house {
 	t.Helper()
 	chain, key, err := cert.GenerateSelfSignedCertKeyWithOptions(cert.SelfSignedCertKeyOptions{Host: "guard"})
 	checktest.NoError(t, err)
 	pair := checktest.Must(tls.X509KeyPair(chain, key))(t)
 	config := &tls.Config{MinVersion: tls.VersionTLS13}
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }
-	h := &house{newKnocks(), newCrowd(checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t), most)}
+	h := &house{knocks: newKnocks(), crowd: newCrowd(checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t), most)}
 	ctx, end := context.WithCancel(t.Context())
-	ended, served := make(chan error, 1), &frontend{tls: config, handler: h.knocks, clients: clients}
-	go func() { ended <- served.serve(ctx, h.crowd) }()
+	ended := make(chan error, 1)
+	h.frontend = &frontend{tls: config, handler: h.knocks, clients: clients}
+	go func() { ended <- h.frontend.serve(ctx, h.crowd) }()
 	t.Cleanup(func() { end(); checktest.NoError(t, <-ended) })
 	return h
 }
@@ -107,8 +113,7 @@ func post(conn net.Conn, path string) (int, error) {
 // after TLS, or asks for paths that are not the guard's. There are never more than the bound, an API
 // server's connection is not among those that are closed, and a new one is served.
 func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
-	const most = 8
-	h := serveHouse(t, most, Clients{})
+	h := serveHouse(t, Clients{})
 	server := secure(h.connect(t, "127.0.0.2"))
 	checktest.Same(t, "an API server's answer", http.StatusOK, checktest.Must(post(server, *h.path.Load()))(t))
 	var idle []net.Conn
@@ -140,6 +145,49 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	}
 }
 
+// TestReviewsOutliveTheManager: when the manager has ended, as a leader's does that has lost its lease, the guard answers
+// what it was asked, and what it is asked, until it is to take no more. An API server lets a deletion pass if the process
+// that it has asked ends without an answer.
+func TestReviewsOutliveTheManager(t *testing.T) {
+	h := serveHouse(t, Clients{})
+	asked, answer := make(chan struct{}), make(chan struct{})
+	h.next = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- struct{}{}
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+			w.WriteHeader(http.StatusTeapot)
+		}
+	})
+	manager, ends := context.WithCancel(t.Context())
+	until, leave := context.WithCancel(t.Context())
+	served := &frontend{tls: h.frontend.tls, handler: h.knocks, outlives: Outlives{Until: until, Serving: &sync.WaitGroup{}}}
+	crowd := newCrowd(checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t), most)
+	second := &house{h.knocks, crowd, served}
+	ended := make(chan error, 1)
+	go func() { ended <- served.outlive(manager, crowd) }()
+	answers := make(chan int, 2)
+	review := func() {
+		conn := secure(second.connect(t, "127.0.0.1"))
+		go func() { answers <- checktest.Must(post(conn, *h.path.Load()))(t) }()
+		<-asked
+	}
+	review()
+	ends()
+	checktest.NoError(t, <-ended)
+	review()
+	leave()
+	close(answer)
+	served.outlives.Serving.Wait()
+	for range 2 {
+		checktest.Same(t, "an answer", http.StatusOK, <-answers)
+	}
+	if conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", crowd.Addr().String()); err == nil {
+		_ = conn.Close()
+		t.Error("it listens still")
+	}
+}
+
 // TestClientCertificates is an attack by a client that knows the path: if the guard demands
 // certificates, it serves only clients with a certificate of its CAs and one of its names. CAs can be
 // replaced while it runs.
@@ -148,7 +196,7 @@ func TestClientCertificates(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	trust := func(a *pki.Authority) { checktest.NoError(t, os.WriteFile(file, a.PEM(), 0o600)) }
 	trust(ours)
-	h := serveHouse(t, 8, Clients{CA: file, Names: []string{"api", "api.example.com"}})
+	h := serveHouse(t, Clients{CA: file, Names: []string{"api", "api.example.com"}})
 	now := time.Now()
 	client := func(a *pki.Authority, user string) pki.Pair { return checktest.Must(a.Client(user, now))(t) }
 	served := func(pairs ...pki.Pair) bool {
@@ -181,7 +229,7 @@ func authority(t *testing.T, name string) *pki.Authority {
 
 // TestHeadersAreBounded: a header that is too long is refused before it is read to its end.
 func TestHeadersAreBounded(t *testing.T) {
-	h := serveHouse(t, 8, Clients{})
+	h := serveHouse(t, Clients{})
 	conn := secure(h.connect(t, "127.0.0.1"))
 	go func() {
 		_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: guard\r\nX: ", *h.path.Load())

@@ -66,6 +66,14 @@ func election(service endpoint.Service) ctrl.Options {
 	return ctrl.Options{LeaderElection: true, LeaderElectionID: "usher", LeaderElectionNamespace: service.Namespace}
 }
 
+// standby is a replica that waits for the lease. It tries again after hours only: it has no halves, so if it led, nobody
+// would after RestartUsher.
+func standby(service endpoint.Service) ctrl.Options {
+	o := election(service)
+	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = new(9*time.Hour), new(8*time.Hour), new(6*time.Hour)
+	return o
+}
+
 func (p *Plane) startHalves(ctx context.Context, service endpoint.Service, options registration.Options) error {
 	options.Registerer, options.Finish = prometheus.NewRegistry(), true
 	var leads <-chan struct{}
@@ -94,7 +102,7 @@ func (p *Plane) startGuard(ctx context.Context, service endpoint.Service, port i
 	if err != nil {
 		return err
 	}
-	_, err = p.Manage(ctx, p.RESTConfig(), election(service), func(ctx context.Context, mgr ctrl.Manager) error {
+	_, err = p.Manage(ctx, p.RESTConfig(), standby(service), func(ctx context.Context, mgr ctrl.Manager) error {
 		return guard.Setup(ctx, mgr, guard.Options{Service: service, Port: port})
 	})
 	return err

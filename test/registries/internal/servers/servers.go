@@ -69,15 +69,15 @@ func Fetch(t *testing.T, get func(ctx context.Context) (string, error)) string {
 }
 
 // Java returns the arguments with which Java runs the only source file in the directory,
-// with the libraries of its pom.xml.
-func Java(t *testing.T, name, project string) []string {
+// with the libraries of its pom.xml. Of classes that several libraries have, those of the first jars count.
+func Java(t *testing.T, name, project string, first ...string) []string {
 	t.Helper()
 	jars := Fetch(t, func(ctx context.Context) (string, error) { return fetch.Maven(ctx, name, project) })
 	sources, err := filepath.Glob(filepath.Join(project, "*.java"))
 	if err != nil || len(sources) != 1 {
 		t.Fatalf("%s has the sources %v, %v; want one", project, sources, err)
 	}
-	return runs(t, jars, sources[0])
+	return runs(t, jars, sources[0], first...)
 }
 
 // JavaOf is Java for a source file that several projects share.
@@ -87,9 +87,13 @@ func JavaOf(t *testing.T, name, project, source string) []string {
 }
 
 // runs are the arguments with which Java runs a source file.
-func runs(t *testing.T, jars, source string) []string {
+func runs(t *testing.T, jars, source string, first ...string) []string {
 	t.Helper()
-	return []string{"-cp", jars + "/*", checktest.Must(filepath.Abs(source))(t)}
+	var path []string
+	for _, jar := range append(first, "*") {
+		path = append(path, filepath.Join(jars, jar))
+	}
+	return []string{"-cp", strings.Join(path, ":"), checktest.Must(filepath.Abs(source))(t)}
 }
 
 // debianPrograms are the directories of DebianProgram by package: apt takes seconds to
