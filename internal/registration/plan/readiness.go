@@ -165,6 +165,22 @@ type kept struct {
 	message string
 }
 
+// outAnyway reports whether the Pod is not to be in service, whether its node answers or not.
+func outAnyway(r *registration, p *pod) bool {
+	return !p.remains(r) && (!p.silent && p.unready != "" || p.misplaced(r) != "")
+}
+
+// hasLeft reports whether a registry lists the Pod no more, or not yet. Where that is not known, the Pod's condition says
+// so.
+func (ix *index) hasLeft(r *registration, p *pod) bool {
+	for _, t := range r.current {
+		if found := ix.presence(r, t, p); !ix.gated(t) && found.err == nil && !found.listed {
+			return true
+		}
+	}
+	return podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) != corev1.ConditionTrue
+}
+
 // keepSilent finds the Pods of the Registration that stay although their nodes do not
 // answer: those in their grace, and those without which too few would be left. That many
 // silent nodes may be one broken link between them and the API server, and callers may
@@ -176,27 +192,42 @@ func (ix *index) keepSilent(r *registration) {
 	}
 	r.kept = map[*pod]*kept{}
 	var lost []*pod
-	total := 0
 	for _, p := range r.pods {
-		if !p.remains(r) && (!p.silent && p.unready != "" || p.misplaced(r) != "") {
-			continue
-		}
-		total++
-		end := p.silentSince.Add(grace)
-		switch {
-		case !p.silent:
+		switch end := p.silentSince.Add(grace); {
+		case !p.silent || outAnyway(r, p):
 		case ix.Now.Before(end):
 			r.kept[p] = &kept{until: end}
 		default:
 			lost = append(lost, p)
 		}
 	}
-	slices.SortFunc(lost, func(a, b *pod) int {
-		return cmp.Or(a.silentSince.Compare(b.silentSince), strings.Compare(a.Name, b.Name))
-	})
+	if len(lost) == 0 {
+		return
+	}
+	lost, total := ix.whoLeaves(r, lost)
 	leave := max(min(total*int(percent)/100, total-1, len(lost)), 0)
 	for _, p := range lost[leave:] {
 		r.kept[p] = &kept{message: fmt.Sprintf("its node does not answer, and it stays listed: the nodes of %d of %d Pods "+
 			"do not, and spec.nodeFailure.maxPercent is %d; the last one always stays", len(lost), total, percent)}
 	}
+}
+
+// whoLeaves sorts the Pods that may leave because their nodes do not answer, and counts them with the others that are in
+// service. Those that have left come first: if another one took the place of one that has left when its grace is over,
+// nobody would remain, since a Pod that has left does not come back.
+func (ix *index) whoLeaves(r *registration, lost []*pod) (sorted []*pod, total int) {
+	total = len(lost)
+	rank := map[*pod]int{}
+	for _, p := range r.pods {
+		if ix.hasLeft(r, p) {
+			continue
+		}
+		rank[p] = 1
+		if counted := p.silent && r.kept[p] == nil; !counted && !outAnyway(r, p) {
+			total++
+		}
+	}
+	return slices.SortedFunc(slices.Values(lost), func(a, b *pod) int {
+		return cmp.Or(cmp.Compare(rank[a], rank[b]), a.silentSince.Compare(b.silentSince), strings.Compare(a.Name, b.Name))
+	}), total
 }
