@@ -170,15 +170,21 @@ func outAnyway(r *registration, p *pod) bool {
 	return !p.remains(r) && (!p.silent && p.unready != "" || p.misplaced(r) != "")
 }
 
-// hasLeft reports whether a registry lists the Pod no more, or not yet. Where that is not known, the Pod's condition says
+// hasLeft reports whether a registry lists the Pod no more, or not yet. If none of them is known, the Pod's condition says
 // so.
 func (ix *index) hasLeft(r *registration, p *pod) bool {
+	known := false
 	for _, t := range r.current {
-		if found := ix.presence(r, t, p); !ix.gated(t) && found.err == nil && !found.listed {
+		found := ix.presence(r, t, p)
+		switch {
+		case ix.gated(t) || found.err != nil:
+		case !found.listed:
 			return true
+		default:
+			known = true
 		}
 	}
-	return podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) != corev1.ConditionTrue
+	return !known && podread.Status(p.Pod, usherv1alpha1.ConditionRegistered) != corev1.ConditionTrue
 }
 
 // keepSilent finds the Pods of the Registration that stay although their nodes do not
