@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -13,9 +14,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// leaveTime is how long a replica that has lost its lease answers for the guard before it ends: until three readiness probes
-// of the chart have failed, and EndpointSlices lead API servers to another replica. An API server that reaches nobody
-// lets a deletion pass.
+// leaveTime is how long a replica that has lost its lease answers for the guard before it ends: until three
+// readiness probes of the chart have failed, and EndpointSlices lead API servers to another replica. An API server that
+// reaches nobody lets a deletion pass.
 const leaveTime = 18 * time.Second
 
 // lostLease is the error with which a manager ends that has lost its lease: controller-runtime does not export it.
@@ -23,8 +24,9 @@ const lostLease = "leader election lost"
 
 var errFenced = errors.New("this process does not lead any more")
 
-// fence keeps the controllers from the API server once their manager has ended by itself, as after the loss of its lease.
-// What they have begun goes on until the process ends, and must not meet what the next leader does.
+// fence keeps the controllers from the API server once their manager has ended by itself, as after the loss of its
+// lease. What they have begun goes on until the process ends, and must not meet what the next leader does. The lease
+// itself can still be released.
 type fence struct {
 	// asked is done when somebody has asked the process to end: then the controllers finish what they have begun.
 	asked  context.Context
@@ -57,7 +59,7 @@ type gate struct {
 
 // RoundTrip implements http.RoundTripper.
 func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
-	if g.closed.Load() {
+	if g.closed.Load() && !strings.Contains(r.URL.Path, "/apis/coordination.k8s.io/") {
 		return nil, errFenced
 	}
 	return g.next.RoundTrip(r)
@@ -68,7 +70,8 @@ func stay(ctx context.Context, ended error) {
 	if ended == nil || ended.Error() != lostLease {
 		return
 	}
-	ctrl.Log.Info("The lease is lost: the guard answers until API servers know another replica", "time", leaveTime.String())
+	ctrl.Log.Info("The lease is lost: the guard answers until API servers know another replica",
+		"time", leaveTime.String())
 	select {
 	case <-ctx.Done():
 	case <-time.After(leaveTime):

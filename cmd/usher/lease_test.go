@@ -25,8 +25,8 @@ import (
 	"github.com/usher-dev/usher/internal/checktest"
 )
 
-// TestFence: once a manager has ended by itself, its controllers reach the API server no more. If somebody has asked the
-// process to end, they finish what they have begun.
+// TestFence: once a manager has ended by itself, its controllers reach the API server no more, but for the lease. If
+// somebody has asked the process to end, they finish what they have begun.
 func TestFence(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer api.Close()
@@ -35,29 +35,34 @@ func TestFence(t *testing.T) {
 		defer asked()
 		f := &fence{asked: process}
 		client := checktest.Must(rest.HTTPClientFor(f.around(&rest.Config{Host: api.URL})))(t)
-		call := func() error {
-			answer, err := client.Do(checktest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, api.URL, nil))(t))
+		call := func(path string) error {
+			request := checktest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, api.URL+path, nil))(t)
+			answer, err := client.Do(request)
 			if err == nil {
 				err = answer.Body.Close()
 			}
 			return err
 		}
-		checktest.NoError(t, call())
+		const pod, lease = "/api/v1/namespaces/leases/pods/web", "/apis/coordination.k8s.io/v1/namespaces/usher/leases/usher"
+		checktest.NoError(t, call(pod))
 		manager, ends := context.WithCancel(t.Context())
 		if want == nil {
 			asked()
 		}
 		ends()
 		checktest.NoError(t, f.Start(manager))
-		if err := call(); !errors.Is(err, want) {
+		if err := call(pod); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", name, err, want)
 		}
+		checktest.NoError(t, call(lease))
 	}
 }
 
 // TestStay: the guard stays after the loss of the lease, and only then.
 func TestStay(t *testing.T) {
-	for ended, want := range map[error]time.Duration{nil: 0, errors.New("etcd was restored"): 0, errors.New(lostLease): leaveTime} {
+	for ended, want := range map[error]time.Duration{
+		nil: 0, errors.New("etcd was restored"): 0, errors.New(lostLease): leaveTime,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
 			stay(t.Context(), ended)
@@ -95,9 +100,12 @@ func (l *lock) Describe() string   { return "the lease" }
 func TestLostLease(t *testing.T) {
 	lease, deadline, retry := 300*time.Millisecond, 200*time.Millisecond, 20*time.Millisecond
 	mgr := checktest.Must(ctrl.NewManager(&rest.Config{}, ctrl.Options{
-		LeaderElection: true, LeaderElectionResourceLockInterface: &lock{}, LeaseDuration: &lease, RenewDeadline: &deadline, RetryPeriod: &retry,
+		LeaderElection: true, LeaderElectionResourceLockInterface: &lock{},
+		LeaseDuration: &lease, RenewDeadline: &deadline, RetryPeriod: &retry,
 		Metrics: server.Options{BindAddress: "0"}, Logger: logr.Discard(),
-		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return meta.NewDefaultRESTMapper(nil), nil },
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+			return meta.NewDefaultRESTMapper(nil), nil
+		},
 	}))(t)
 	err := mgr.Start(t.Context())
 	if err == nil {

@@ -144,13 +144,17 @@ func TestReviewsWaitForRoom(t *testing.T) {
 		timeout string
 		frees   time.Duration
 		denied  types.UID
-	}{{"3s", 1400 * time.Millisecond, ""}, {"3s", 1600 * time.Millisecond, "uid-7"}, {"1s", 600 * time.Millisecond, "uid-7"}, {"30s", 2 * time.Second, "uid-7"}} {
+	}{
+		{"3s", 1400 * time.Millisecond, ""}, {"3s", 1600 * time.Millisecond, "uid-7"},
+		{"1s", 600 * time.Millisecond, "uid-7"}, {"30s", 2 * time.Second, "uid-7"},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			k := newKnocks()
 			leave := checktest.Must(k.room.take(t.Context(), "10.0.0.1/32", maxShare))(t)
 			time.AfterFunc(row.frees, leave)
 			answer := k.ask(t, "10.0.0.1", 100, row.timeout, ofServer)
-			checktest.Same(t, fmt.Sprintf("the review that is denied when room comes after %s of %s", row.frees, row.timeout), row.denied, denied(t, answer))
+			what := fmt.Sprintf("the review that is denied when room comes after %s of %s", row.frees, row.timeout)
+			checktest.Same(t, what, row.denied, denied(t, answer))
 		})
 	}
 }

@@ -54,8 +54,8 @@ type frontend struct {
 	serves atomic.Bool
 }
 
-// Outlives lets the guard answer longer than its manager runs: API servers let a deletion pass if nobody answers. The zero
-// value ends with the manager.
+// Outlives lets the guard answer longer than its manager runs: API servers let a deletion pass if nobody answers. The
+// zero value ends with the manager.
 type Outlives struct {
 	// Until is done when the guard is to take no more reviews.
 	Until context.Context

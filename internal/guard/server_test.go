@@ -73,13 +73,19 @@ func serveHouse(t *testing.T, clients Clients) *house {
 	pair := checktest.Must(tls.X509KeyPair(chain, key))(t)
 	config := &tls.Config{MinVersion: tls.VersionTLS13}
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }
-	h := &house{knocks: newKnocks(), crowd: newCrowd(checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t), most)}
+	h := &house{knocks: newKnocks(), crowd: listens(t)}
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	h.frontend = &frontend{tls: config, handler: h.knocks, clients: clients}
 	go func() { ended <- h.frontend.serve(ctx, h.crowd) }()
 	t.Cleanup(func() { end(); checktest.NoError(t, <-ended) })
 	return h
+}
+
+// listens is a crowd on loopback.
+func listens(t *testing.T) *crowd {
+	t.Helper()
+	return newCrowd(checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t), most)
 }
 
 // connect opens a connection from a host, and sends nothing on it, not even to begin TLS.
@@ -145,9 +151,9 @@ func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// TestReviewsOutliveTheManager: when the manager has ended, as a leader's does that has lost its lease, the guard answers
-// what it was asked, and what it is asked, until it is to take no more. An API server lets a deletion pass if the process
-// that it has asked ends without an answer.
+// TestReviewsOutliveTheManager: when the manager has ended, as a leader's does that has lost its lease, the guard
+// answers what it was asked, and what it is asked, until it is to take no more. An API server lets a deletion pass if
+// the process that it has asked ends without an answer.
 func TestReviewsOutliveTheManager(t *testing.T) {
 	h := serveHouse(t, Clients{})
 	asked, answer := make(chan struct{}), make(chan struct{})
@@ -161,8 +167,9 @@ func TestReviewsOutliveTheManager(t *testing.T) {
 	})
 	manager, ends := context.WithCancel(t.Context())
 	until, leave := context.WithCancel(t.Context())
-	served := &frontend{tls: h.frontend.tls, handler: h.knocks, outlives: Outlives{Until: until, Serving: &sync.WaitGroup{}}}
-	crowd := newCrowd(checktest.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t), most)
+	outlives := Outlives{Until: until, Serving: &sync.WaitGroup{}}
+	served := &frontend{tls: h.frontend.tls, handler: h.knocks, outlives: outlives}
+	crowd := listens(t)
 	second := &house{h.knocks, crowd, served}
 	ended := make(chan error, 1)
 	go func() { ended <- served.outlive(manager, crowd) }()
@@ -178,7 +185,7 @@ func TestReviewsOutliveTheManager(t *testing.T) {
 	review()
 	leave()
 	close(answer)
-	served.outlives.Serving.Wait()
+	outlives.Serving.Wait()
 	for range 2 {
 		checktest.Same(t, "an answer", http.StatusOK, <-answers)
 	}

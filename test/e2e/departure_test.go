@@ -52,9 +52,13 @@ func TestLate(t *testing.T) {
 		"killed":              {map[string]listing{"a in etcd": {n: 0, since: after(1)}}, after(3), []string{log(serves)}, ""},
 		"killed too early":    {map[string]listing{"a in etcd": {n: 0, since: after(4)}}, after(3), []string{seven}, "a in etcd had some"},
 		"nobody follows": {
-			map[string]listing{"a in etcd": {n: 0, since: after(1), failed: errors.New("refused")}}, time.Time{}, []string{five}, "refused",
+			map[string]listing{"a in etcd": {n: 0, since: after(1), failed: errors.New("refused")}},
+			time.Time{}, []string{five}, "refused",
 		},
-		"nobody ended": {map[string]listing{"a in etcd": {n: 0, since: after(1)}}, time.Time{}, []string{log(serves)}, "no container has ended"},
+		"nobody ended": {
+			map[string]listing{"a in etcd": {n: 0, since: after(1)}},
+			time.Time{}, []string{log(serves)}, "no container has ended",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &departure{began: began, listed: test.listed, killed: test.killed, logs: test.logs}

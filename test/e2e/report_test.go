@@ -42,11 +42,13 @@ func TestByName(t *testing.T) {
 		want    []string
 	}{
 		{Options{}, []string{"a"}}, {Options{Report: true}, []string{"a", "a-control"}},
-		{Options{Run: regexp.MustCompile("control")}, []string{"a-control"}}, {Options{Run: regexp.MustCompile(".")}, []string{"a", "a-control"}},
+		{Options{Run: regexp.MustCompile("control")}, []string{"a-control"}},
+		{Options{Run: regexp.MustCompile(".")}, []string{"a", "a-control"}},
 	} {
 		row.options.Stories = []Story{{Name: "a"}, {Name: "a-control", ByName: true}}
 		names := list.Map(row.options.chosen(), func(s Story) string { return s.Name })
-		checktest.Same(t, fmt.Sprintf("the stories with -run=%v -report=%v", row.options.Run, row.options.Report), row.want, names)
+		what := fmt.Sprintf("the stories with -run=%v -report=%v", row.options.Run, row.options.Report)
+		checktest.Same(t, what, row.want, names)
 	}
 }
 

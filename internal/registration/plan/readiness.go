@@ -170,8 +170,8 @@ func outAnyway(r *registration, p *pod) bool {
 	return !p.remains(r) && (!p.silent && p.unready != "" || p.misplaced(r) != "")
 }
 
-// hasLeft reports whether a registry lists the Pod no more, or not yet. If none of them is known, the Pod's condition says
-// so.
+// hasLeft reports whether a registry lists the Pod no more, or not yet. If no registry's list is known, the Pod's
+// condition says so.
 func (ix *index) hasLeft(r *registration, p *pod) bool {
 	known := false
 	for _, t := range r.current {
@@ -218,9 +218,9 @@ func (ix *index) keepSilent(r *registration) {
 	}
 }
 
-// whoLeaves sorts the Pods that may leave because their nodes do not answer, and counts them with the others that are in
-// service. Those that have left come first: if another one took the place of one that has left when its grace is over,
-// nobody would remain, since a Pod that has left does not come back.
+// whoLeaves sorts the Pods that may leave because their nodes do not answer, and counts them with the others that are
+// in service. Pods that have left come first, since they do not come back: if another Pod took the place of one that
+// has left, both would be gone.
 func (ix *index) whoLeaves(r *registration, lost []*pod) (sorted []*pod, total int) {
 	total = len(lost)
 	rank := map[*pod]int{}

@@ -24,7 +24,8 @@ func main() {
 
 func command(flags *flag.FlagSet, place *sandbox.Place) func(context.Context) error {
 	o, list := e2e.Options{Args: os.Args[1:], Out: os.Stdout}, false
-	flags.Func("run", "play only the stories whose names match this `expression`; default all but those that -list marks", func(text string) (err error) {
+	const run = "play only the stories whose names match this `expression`; default all but those that -list marks"
+	flags.Func("run", run, func(text string) (err error) {
 		o.Run, err = regexp.Compile(text)
 		return err
 	})

@@ -66,8 +66,8 @@ func election(service endpoint.Service) ctrl.Options {
 	return ctrl.Options{LeaderElection: true, LeaderElectionID: "usher", LeaderElectionNamespace: service.Namespace}
 }
 
-// standby is a replica that waits for the lease. It tries again after hours only: it has no halves, so if it led, nobody
-// would after RestartUsher.
+// standby is a replica that waits for the lease. It tries again after hours only: it has no halves, so if it led,
+// nobody would after RestartUsher.
 func standby(service endpoint.Service) ctrl.Options {
 	o := election(service)
 	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = new(9*time.Hour), new(8*time.Hour), new(6*time.Hour)

@@ -229,7 +229,8 @@ func start(t *testing.T, settings map[string]string) *server {
 		Name: "nacos", Path: "java", Dir: home, Ready: s.ready,
 		Args: append([]string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-Dnacos.home=" + home, "-Dnacos.standalone=true",
 			"-Dnacos.server.ip=127.0.0.1", "-Dserver.address=127.0.0.1",
-			"-Dspring.config.additional-location=file:" + configure(t, all)}, servers.Java(t, "nacos", "server", "hessian-4.0.63.jar")...),
+			"-Dspring.config.additional-location=file:" + configure(t, all)},
+			servers.Java(t, "nacos", "server", "hessian-4.0.63.jar")...),
 	})
 	return s
 }

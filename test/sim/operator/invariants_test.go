@@ -253,7 +253,8 @@ func (p *process) judgeSilence(name, service string, changes []registry.Change) 
 		}
 	}
 	if removed > 0 && removed+len(away) > max(min(total*plan.DefaultNodePercent/100, total-1), 0) {
-		p.fail("%s loses %d of %d Pods because their nodes are silent, and has lost %d before", name, removed, total, len(away))
+		p.fail("%s loses %d of %d Pods because their nodes are silent, and has lost %d before",
+			name, removed, total, len(away))
 	}
 }
 
