@@ -20,7 +20,7 @@ help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: demo
-demo: ## Bring up a real API server and take CloneSets and a Deployment through their lives under traffic.
+demo: ## Bring up a real API server and take CloneSets and Deployments through their lives under traffic.
 	@echo "Compiling the demo: a minute the first time."
 	@$(GO) -C test run ./cmd/demo -page $(CURDIR)/demo.html $(ARGS)
 

@@ -152,7 +152,8 @@ func (r *Reconciler) readObjects(ctx context.Context, namespace string, kept *pa
 			Followed: map[plan.Target]plan.Followed{}, Failed: map[plan.Target]map[string]error{},
 			Due: kept.due, Sweep: map[plan.Target]bool{},
 			Suspects: kept.sweeps.suspects, Memory: kept.plans, HookKeys: r.options.HookKeys, Finish: r.options.Finish,
-			Answers: r.options.Asker.Answers(namespace), Unlisted: kept.unlisted, Refusals: refusalsOf(kept.refusals, pods),
+			LoopbackPods: r.options.LoopbackPods,
+			Answers:      r.options.Asker.Answers(namespace), Unlisted: kept.unlisted, Refusals: refusalsOf(kept.refusals, pods),
 		},
 	}, nil
 }

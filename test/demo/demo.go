@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo takes CloneSets and a Deployment through their whole life on a real control
+// Package demo takes CloneSets and Deployments through their whole life on a real control
 // plane while requests flow, and counts the lost requests: with lifecycle hooks and the
 // guard, and without.
 //
@@ -163,6 +163,8 @@ func (d *demonstration) startUsher(ctx context.Context, s *stage.Stage) error {
 	if d.usherArgs, err = checkout.InstallGuard(ctx, s.Kube, s.Root, stage.UsherUser, ports[0]); err != nil {
 		return err
 	}
+	// It asks applications to leave, and Pods have loopback addresses here.
+	d.usherArgs = append(d.usherArgs, "--loopback-pods")
 	webhook := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: checkout.GuardName}}
 	if err := s.Kube.Patch(ctx, webhook, client.RawPatch(types.JSONPatchType, []byte(onlyDeployments))); err != nil {
 		return fmt.Errorf("keep the guard to Deployments: %w", err)

@@ -27,6 +27,9 @@ const (
 	inboxSize = 10_000
 )
 
+// registers has the containers of a workload register themselves in an etcd.
+const registers = `spec: {template: {spec: {containers: [{name: main, env: [{name: ETCD, value: %q}]}]}}}`
+
 // run is one run through all phases.
 type run struct {
 	*demonstration
@@ -53,6 +56,11 @@ func newRun(d *demonstration, hooks bool) (*run, error) {
 		set, registration, err := manifests.Workload(story.File, hooks, pace.propagation)
 		if err != nil {
 			return nil, err
+		}
+		if story.RegistersItself {
+			if set, err = stage.Merge(set, stage.CloneSet{}, fmt.Sprintf(registers, d.registry.Endpoint())); err != nil {
+				return nil, err
+			}
 		}
 		client := traffic.New(traffic.Options{
 			Source: traffic.Etcd{Client: d.registry.Client, Prefix: stage.EtcdPrefix, Service: story.Name},

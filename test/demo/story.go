@@ -74,6 +74,8 @@ type story struct {
 	Name string
 	// Deployment marks a Deployment, which the guard protects. The others are CloneSets.
 	Deployment bool
+	// RegistersItself marks a workload whose containers register themselves in the demo's registry.
+	RegistersItself bool
 	// About describes what it demonstrates, Without what it does in the run without hooks and
 	// guard. If that is empty, it is not in that run.
 	About, Without string

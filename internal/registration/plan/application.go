@@ -327,7 +327,7 @@ func (ix *index) applicationMessage(found presence, t Target, p *pod, r *registr
 	switch {
 	case found.overridden && r.asks():
 		return fmt.Sprintf("its application took itself out of service %s when Usher asked it to, and has not come back: "+
-			"it is asked at %s", t.Service, askedAt(r, p))
+			"it is asked at %s", t.Service, ix.askedAt(r, p))
 	case found.reason == ReasonNotRegistered:
 		places := list.Map(addressesIn(p.Pod, r.Spec.Instance.IPFamily), func(address string) string {
 			return net.JoinHostPort(address, strconv.Itoa(int(portOf(p.Pod, r.Spec.Instance.Port))))
@@ -335,8 +335,11 @@ func (ix *index) applicationMessage(found presence, t Target, p *pod, r *registr
 		return fmt.Sprintf("its application has not registered %s in service %s: look at its log, and at the address, port and name "+
 			"that its client registers", strings.Join(places, " or "), t.Service)
 	case found.reason == ReasonNotInService:
-		return fmt.Sprintf("its application is listed in service %s and gets no callers: %s", t.Service,
-			cmp.Or(found.why, "Usher's override is not off yet"))
+		unknown := "Usher's override is not off yet"
+		if r.asks() {
+			unknown = "the registry keeps callers from its entry, and Usher has not asked for that"
+		}
+		return fmt.Sprintf("its application is listed in service %s and gets no callers: %s", t.Service, cmp.Or(found.why, unknown))
 	}
 	return found.why
 }

@@ -79,7 +79,7 @@ func requestOf(
 
 // callOf is the request that asks the Pod's application; nil if it cannot be asked, and callAt says why.
 func (ix *index) callOf(r *registration, p *pod, op registry.Op) *Call {
-	at, err := callAt(r, p)
+	at, err := ix.callAt(r, p)
 	if err != nil {
 		return nil
 	}
@@ -88,12 +88,12 @@ func (ix *index) callOf(r *registration, p *pod, op registry.Op) *Call {
 }
 
 // callAt is where the Pod's application is asked. A Pod in its node's network is not.
-func callAt(r *registration, p *pod) (at netip.AddrPort, err error) {
+func (ix *index) callAt(r *registration, p *pod) (at netip.AddrPort, err error) {
 	addresses := addressesIn(p.Pod, r.Spec.Instance.IPFamily)
 	if len(addresses) == 0 {
 		return at, errors.New("it has no address of the family in spec.instance.ipFamily")
 	}
-	address, err := ownAddress(addresses[0])
+	address, err := ix.ownAddress(addresses[0])
 	if err != nil {
 		return at, err
 	}
@@ -197,15 +197,15 @@ func (ix *index) presenceOfAsked(r *registration, t Target, p *pod, listed *targ
 		found.why = cmp.Or(found.why, e.Unsettled, e.Hidden)
 	}
 	found.overridden = p.asked(r) && !found.listed
-	if _, err := callAt(r, p); err != nil && found.listed && ix.standOf(r, p) == standsOut {
+	if _, err := ix.callAt(r, p); err != nil && found.listed && ix.standOf(r, p) == standsOut {
 		found.why = err.Error()
 	}
 	return found
 }
 
 // askedAt is where the Pod's application is asked, for messages.
-func askedAt(r *registration, p *pod) string {
-	at, err := callAt(r, p)
+func (ix *index) askedAt(r *registration, p *pod) string {
+	at, err := ix.callAt(r, p)
 	if err != nil {
 		return err.Error()
 	}

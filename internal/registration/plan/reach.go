@@ -17,10 +17,11 @@ import (
 // address is no Pod's, and a Pod in its node's network shares its address with the kubelet.
 
 // ownAddress reads an address that the Pod says is its own.
-func ownAddress(text string) (netip.Addr, error) {
+func (s *Snapshot) ownAddress(text string) (netip.Addr, error) {
 	address, err := netip.ParseAddr(text)
 	address = address.Unmap()
-	if err != nil || !address.IsGlobalUnicast() || address.Zone() != "" {
+	reachable := address.IsGlobalUnicast() || address.IsLoopback() && s.LoopbackPods
+	if err != nil || !reachable || address.Zone() != "" {
 		return netip.Addr{}, fmt.Errorf("its address %s is none of a Pod's own, and Usher asks nobody else", registry.Excerpt(text))
 	}
 	return address, nil

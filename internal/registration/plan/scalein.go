@@ -198,7 +198,7 @@ func (ix *index) servingEvery() time.Duration {
 // if that is not known yet. ask is nil if the Pod cannot be asked.
 func (ix *index) classFor(p *pod, r *registration, has int, every time.Duration) (ask *Ask, class int) {
 	until := r.Spec.Drain.Until
-	checks, err := checksOf(p.Pod, until)
+	checks, err := ix.checksOf(p.Pod, until)
 	if err != nil {
 		r.silentPods = append(r.silentPods, SilentPod{p.Name, err.Error()})
 		return nil, has

@@ -649,6 +649,7 @@ var circumstances = map[string]func(f *fixture, value string){
 	},
 	"NamespaceEnds": func(f *fixture, _ string) { f.Ending = true },
 	"NobodyDeletes": func(f *fixture, _ string) { f.Finish = false },
+	"LoopbackPods":  func(f *fixture, _ string) { f.LoopbackPods = true },
 	// The Registration names no hook, and the CloneSet uses keys that are named after it, and one that
 	// only looks so.
 	"Unnamed": func(f *fixture, _ string) {

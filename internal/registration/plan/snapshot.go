@@ -105,6 +105,8 @@ type Snapshot struct {
 	Evictions []Eviction
 	// Finish means that Usher deletes Pods that have drained for a reason that holds.
 	Finish bool
+	// LoopbackPods means that Pods with a loopback address are asked as well: those of a development cluster.
+	LoopbackPods bool
 	// Registries by name; one that is missing here does not exist.
 	Registries map[string]RegistryState
 	// Known has "namespace/name" of every Registration of this namespace, and of others that own

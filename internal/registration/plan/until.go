@@ -162,7 +162,7 @@ func (ix *index) busyBy(
 		return waits, underWay
 	}
 	ask := Ask{AskKey: AskKey{p.uid, r.Name}, For: DurationOf(until.For, DefaultUntilFor)}
-	checks, problem := checksOf(p.Pod, until)
+	checks, problem := ix.checksOf(p.Pod, until)
 	answer := Answer{At: ix.Now}
 	if problem != nil {
 		answer.Problem = problem.Error()
@@ -298,9 +298,9 @@ func Requests(n int64) string {
 }
 
 // checksOf are the checks of a Pod, or why it cannot be asked.
-func checksOf(pod *corev1.Pod, until *usherv1alpha1.Until) (checks []Check, err error) {
+func (ix *index) checksOf(pod *corev1.Pod, until *usherv1alpha1.Until) (checks []Check, err error) {
 	if until.HTTP != nil {
-		at, err := whereToAsk(pod, until.HTTP.Port, "spec.drain.until.http.port")
+		at, err := ix.whereToAsk(pod, until.HTTP.Port, "spec.drain.until.http.port")
 		if err != nil {
 			return nil, err
 		}
@@ -308,7 +308,7 @@ func checksOf(pod *corev1.Pod, until *usherv1alpha1.Until) (checks []Check, err 
 	}
 	for i := range until.Metrics {
 		metric := &until.Metrics[i]
-		at, err := whereToAsk(pod, metric.Port, fmt.Sprintf("spec.drain.until.metrics[%d].port", i))
+		at, err := ix.whereToAsk(pod, metric.Port, fmt.Sprintf("spec.drain.until.metrics[%d].port", i))
 		if err != nil {
 			return nil, err
 		}
@@ -319,11 +319,13 @@ func checksOf(pod *corev1.Pod, until *usherv1alpha1.Until) (checks []Check, err 
 
 // whereToAsk is the Pod's own address with the port that a field names. Of a Pod in its node's network only ports are
 // asked that a container names: no Registration reaches a kubelet.
-func whereToAsk(pod *corev1.Pod, port intstr.IntOrString, field string) (at netip.AddrPort, err error) {
+func (ix *index) whereToAsk(
+	pod *corev1.Pod, port intstr.IntOrString, field string,
+) (at netip.AddrPort, err error) {
 	if pod.Status.PodIP == "" {
 		return at, errors.New("it has no address yet")
 	}
-	address, err := ownAddress(pod.Status.PodIP)
+	address, err := ix.ownAddress(pod.Status.PodIP)
 	if err != nil {
 		return at, err
 	}

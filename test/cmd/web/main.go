@@ -15,6 +15,13 @@
 // senders see the connection break. $IGNORE_TERM makes it ignore SIGTERM, and $BROKEN
 // makes it exit at once.
 //
+// With $ETCD, an etcd's URL, it registers itself there in the service $SERVICE, such as services/stock, under a lease:
+//
+//	POST /leave          it takes its entry out, and goes on serving
+//	POST /return         it puts its entry in again
+//
+// It removes its entry when it gets SIGTERM.
+//
 // "web sleep SECONDS" is for exec hooks: images of the development cluster have no shell.
 package main
 
@@ -77,7 +84,11 @@ func serve() error {
 		return fmt.Errorf("listen on $POD_IP:$PORT: %w", err)
 	}
 	who := answer{cmp.Or(os.Getenv("APP_VERSION"), "unknown"), cmp.Or(os.Getenv("POD_NAME"), "none"), os.Getpid()}
-	server := &http.Server{Handler: routes(who), ReadHeaderTimeout: slowest}
+	own, deregister, err := register(os.Getenv("ETCD"), os.Getenv("SERVICE"), who.Pod, listener.Addr().String())
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: routes(who, own), ReadHeaderTimeout: slowest}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
 	fmt.Printf("web %s of %s serves on %s\n", who.Version, who.Pod, listener.Addr())
@@ -86,11 +97,13 @@ func serve() error {
 		return err
 	case <-terminated:
 		fmt.Println("terminated")
+		deregister()
 		return server.Close()
 	}
 }
 
-func routes(who answer) http.Handler {
+// routes are the paths that it serves; own is its entry in a registry, nil if it registers itself nowhere.
+func routes(who answer, own *entry) http.Handler {
 	reply := func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(who) // a client that went away does not matter
@@ -110,6 +123,10 @@ func routes(who answer) http.Handler {
 		case <-r.Context().Done():
 		}
 	})
+	if own != nil {
+		mux.HandleFunc("POST /leave", own.ask(true))
+		mux.HandleFunc("POST /return", own.ask(false))
+	}
 	all := &streams{}
 	mux.HandleFunc("GET /stream", all.stream)
 	mux.HandleFunc("GET /metrics", all.metrics)

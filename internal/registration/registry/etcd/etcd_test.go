@@ -79,7 +79,7 @@ func kv(id string, revision int64, address string) *mvccpb.KeyValue {
 }
 
 func entry(id, version, address string) registry.Entry {
-	return registry.Entry{ID: id, Version: version, Address: address, Port: 80}
+	return registry.Entry{ID: id, Version: version, Address: address, Port: 80, Weight: 1}
 }
 
 // TestListsDecodeWhatChanged checks that each list shows the current values: one that

@@ -104,6 +104,7 @@ func (naming) decode(name string, value []byte) registry.Entry {
 		return e
 	}
 	e.SetHostPort(stored.Addr)
+	e.Weight = 1 // gRPC's clients know no weight: each entry gets callers, also one that an application has written.
 	for key, raw := range stored.Metadata {
 		// What Usher would not write counts as absent.
 		text, weight := "", int32(0)
@@ -111,7 +112,7 @@ func (naming) decode(name string, value []byte) registry.Entry {
 		case key == metaOwner:
 			e.Owner = ownerOf(raw)
 		case key == metaWeight:
-			if json.Unmarshal(raw, &weight) == nil {
+			if json.Unmarshal(raw, &weight) == nil && weight > 0 {
 				e.Weight = weight
 			}
 		case json.Unmarshal(raw, &text) == nil:
