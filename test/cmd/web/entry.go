@@ -69,7 +69,7 @@ func (e *entry) keep(ctx context.Context) {
 		if err == nil {
 			e.changing.Lock()
 			e.lease = lease
-			err = e.show()
+			err = e.show(ctx)
 			e.changing.Unlock()
 		}
 		if err != nil {
@@ -98,11 +98,11 @@ func lost[T any](ctx context.Context, channel <-chan T) {
 }
 
 // show has etcd list the entry, or not if the service was asked to leave. The caller holds changing.
-func (e *entry) show() error {
+func (e *entry) show(ctx context.Context) error {
 	if e.lease == nil {
 		return errNoLease
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), etcdTime)
+	ctx, cancel := context.WithTimeout(ctx, etcdTime)
 	defer cancel()
 	if e.out {
 		return e.known.DeleteEndpoint(ctx, e.key)
@@ -112,11 +112,11 @@ func (e *entry) show() error {
 
 // ask answers a request to leave or to return, once etcd has the change.
 func (e *entry) ask(out bool) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
+	return func(w http.ResponseWriter, r *http.Request) {
 		e.changing.Lock()
 		defer e.changing.Unlock()
 		e.out = out
-		if err := e.show(); err != nil {
+		if err := e.show(r.Context()); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		}
 	}
