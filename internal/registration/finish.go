@@ -55,7 +55,7 @@ func (r *Reconciler) finishPods(ctx context.Context, s stage) stage {
 // finishesAgain decides again which Pods are deleted; all else stays as it was decided.
 func (r *Reconciler) finishesAgain(s stage) (stage, []plan.Finish) {
 	again := r.decide(s)
-	s.unlisted, s.results = again.unlisted, again.results
+	s.unlisted, s.departures, s.results = again.unlisted, again.departures, again.results
 	return s, again.decided.Finishes
 }
 

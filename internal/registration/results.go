@@ -23,8 +23,9 @@ import (
 type stage struct {
 	seen    *observation
 	decided plan.Plan
-	// unlisted is the last plan's, even if that plan only decided which Pods to delete.
-	unlisted plan.Unlisted
+	// unlisted and departures are the last plan's, even if that plan only decided which Pods to delete.
+	unlisted   plan.Unlisted
+	departures plan.Departures
 	results
 }
 
@@ -247,7 +248,7 @@ func timed[T any](r *Reconciler, step func() T) (T, results) {
 // decide plans from what is known.
 func (r *Reconciler) decide(s stage) stage {
 	decided, took := timed(r, func() plan.Plan { return plan.Make(s.seen.snapshot) })
-	s.decided, s.unlisted = decided, decided.Unlisted
+	s.decided, s.unlisted, s.departures = decided, decided.Unlisted, decided.Departures
 	return s.with(took)
 }
 

@@ -31,6 +31,8 @@ type passState struct {
 	firstPatch string
 	// unlisted are Pods that their Services may not list.
 	unlisted plan.Unlisted
+	// departures are Pods that Registrations have deselected a moment ago.
+	departures plan.Departures
 	// said is what Usher has said last of evictions, by their UIDs.
 	said map[types.UID]plan.Response
 	// waits are the open waits in the log, and since when.
@@ -126,7 +128,8 @@ func (s *sharedState) idle(now time.Time) bool {
 
 // remember keeps what the next pass needs of this one.
 func (k *passState) remember(before *observation, done stage, waits map[plan.Waiting]time.Time) {
-	k.learned, k.due, k.unlisted = done.seen.learned, dueAfter(done), done.unlisted
+	k.learned, k.due = done.seen.learned, dueAfter(done)
+	k.unlisted, k.departures = done.unlisted, done.departures
 	k.refusals = refusalsAfter(k.refusals, before, done.patches)
 	if done.stopped {
 		return
@@ -170,7 +173,7 @@ func dueAfter(done stage) map[plan.Target]bool {
 // holdsNothing reports whether there is nothing to remember.
 func (k *passState) holdsNothing() bool {
 	return len(k.due)+len(k.sweeps.swept)+len(k.sweeps.suspects)+len(k.sweeps.remaining)+len(k.answered)+len(k.confirmed)+
-		len(k.refusals)+len(k.said)+len(k.unlisted)+len(k.waits)+len(k.followed) == 0 && k.bytes == 0
+		len(k.refusals)+len(k.said)+len(k.unlisted)+len(k.departures)+len(k.waits)+len(k.followed) == 0 && k.bytes == 0
 }
 
 // keepListings ends a pass. What was listed is kept for the next one, unless that is too much in addition to what others

@@ -39,8 +39,9 @@ type Plan struct {
 	Asks []Ask
 	// Outcomes has one entry for each Registration, sorted by name.
 	Outcomes []Outcome
-	// Unlisted is for the next snapshot.
-	Unlisted Unlisted
+	// Unlisted and Departures are for the next snapshot.
+	Unlisted   Unlisted
+	Departures Departures
 	// RequeueAt is when to plan again if nothing happens, zero for never.
 	RequeueAt time.Time
 }
@@ -206,7 +207,8 @@ func (ix *index) planLiving(p *pod, patch *PodPatch, plan *Plan) time.Time {
 	next = list.Earliest(next, record.recount(stored))
 	plan.Waiting = append(plan.Waiting, ix.unhooked(p)...)
 	if !drains && !slices.Contains(patch.RemoveFinalizers, usherv1alpha1.Finalizer) {
-		plan.Waiting = append(plan.Waiting, ix.forget(p, patch)...)
+		waiting, at := ix.forget(p, patch, plan)
+		plan.Waiting, next = append(plan.Waiting, waiting...), list.Earliest(next, at)
 	}
 	return list.Earliest(next, p.keptUntil())
 }
@@ -311,19 +313,58 @@ func (ix *index) unhookedFrom(p *pod, r *registration) []Waiting {
 	return ix.gone(p, r).waiting
 }
 
-// forget removes from the Pod's annotation the Registrations that have deselected it, and
-// whose registries do not list it any more. It returns what the others wait for.
-func (ix *index) forget(p *pod, patch *PodPatch) (waiting []Waiting) {
+// forget removes from the Pod's annotation the Registrations that have deselected it, and whose registries do not list
+// it any more, as all callers know: until then, whoever deletes the Pod waits for these callers, too. It returns what the
+// others wait for, and when the next one may be forgotten.
+func (ix *index) forget(p *pod, patch *PodPatch, plan *Plan) (waiting []Waiting, next time.Time) {
 	before := p.deselected()
 	after := slices.DeleteFunc(slices.Clone(before), func(r *registration) bool {
 		v := ix.gone(p, r)
 		waiting = append(waiting, v.waiting...)
-		return v.passes()
+		if !v.passes() {
+			return false
+		}
+		end := ix.departs(p, r, plan)
+		next = list.Earliest(next, end)
+		return end.IsZero()
 	})
 	if len(after) < len(before) {
 		patch.Registrations = namesOf(p.selectedBy, after)
 	}
-	return waiting
+	return waiting, next
+}
+
+// Departure is a Pod that a Registration does not select any more, and that its registries do not list.
+type Departure struct {
+	Pod          types.UID
+	Registration string
+}
+
+// Departures says since when plans have seen them. A process that knows of none waits for callers anew.
+type Departures map[Departure]time.Time
+
+// departs notes a departure, and returns when all callers know of it; zero if they do.
+func (ix *index) departs(p *pod, r *registration, plan *Plan) (end time.Time) {
+	at := Departure{p.uid, r.Name}
+	since, known := ix.Departures[at]
+	if !known {
+		since = ix.Now
+	}
+	if plan.Departures == nil {
+		plan.Departures = Departures{}
+	}
+	plan.Departures[at] = since
+	for _, t := range r.targets() {
+		if !ix.writesTo(t) {
+			continue
+		}
+		heard, _ := ix.Registries[t.Registry].Outage.heard(since, propagation(r.Registration), afterOutage(r.Registration), ix.Now)
+		if ix.Now.Before(heard) {
+			r.awaited[t] = true
+			end = list.Latest(end, heard)
+		}
+	}
+	return end
 }
 
 // namesOf is the Pod's annotation of the Registrations that may have entries of it.

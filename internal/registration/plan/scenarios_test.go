@@ -649,7 +649,12 @@ var circumstances = map[string]func(f *fixture, value string){
 	},
 	"NamespaceEnds": func(f *fixture, _ string) { f.Ending = true },
 	"NobodyDeletes": func(f *fixture, _ string) { f.Finish = false },
-	"LoopbackPods":  func(f *fixture, _ string) { f.LoopbackPods = true },
+	// Departed Pod a, which Registration second has deselected, and whose registries do not list it for so long.
+	"Departed": func(f *fixture, value string) {
+		fields := strings.Fields(value)
+		f.Departures = Departures{{types.UID("uid-" + fields[0] + "-0000"), fields[1]}: f.Now.Add(-scenariotest.Duration(fields[2]))}
+	},
+	"LoopbackPods": func(f *fixture, _ string) { f.LoopbackPods = true },
 	// The Registration names no hook, and the CloneSet uses keys that are named after it, and one that
 	// only looks so.
 	"Unnamed": func(f *fixture, _ string) {

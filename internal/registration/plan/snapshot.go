@@ -134,8 +134,9 @@ type Snapshot struct {
 	Refusals map[types.UID]Refusal
 	// Answers are what Pods have answered that are asked whether anything is under way.
 	Answers map[AskKey]Answer
-	// Unlisted is that of the last plan.
-	Unlisted Unlisted
+	// Unlisted and Departures are those of the last plan.
+	Unlisted   Unlisted
+	Departures Departures
 	// Memory makes plans for the same namespace cheaper; nil plans from scratch.
 	Memory *Memory
 }
