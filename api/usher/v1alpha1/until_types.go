@@ -76,8 +76,9 @@ type UntilMetric struct {
 	// Port is a port number, or the name of a container port. A Pod in its node's network needs a name.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:MaxLength=15
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 && self < 65536 : self.matches('^[a-z0-9]([a-z0-9-]*[a-z0-9])?$') && !self.matches('^[0-9]+$')",message="port is a number from 1 to 65535, without quotes, or the name of a container port"
-	Port intstr.IntOrString `json:"port"`
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 && self < 65536 : self.matches('[a-z]')",message="port is a number from 1 to 65535, without quotes, or the name of a container port"
+	Port intstr.IntOrString `json:"port"` // Kubernetes 1.33 takes a rule with the whole pattern for too costly in a list
 	// Path is where the Pod shows its metrics. Default: /metrics.
 	// +kubebuilder:default="/metrics"
 	// +kubebuilder:validation:MaxLength=256
