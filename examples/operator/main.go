@@ -14,13 +14,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/usher-dev/usher/pkg/hook"
 )
 
 func main() {
 	ctrl.SetLogger(zap.New())
-	mgr, err := ctrl.NewManager(ctrl.GetConfigOrDie(), ctrl.Options{})
+	// Its metrics would take port 8080, which on a machine of many programs may be somebody's.
+	mgr, err := ctrl.NewManager(ctrl.GetConfigOrDie(), ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err == nil {
 		err = hook.New("traffic").
 			OnCreated(hook.Label("example.com/newly-create"), call(http.MethodPut)).
