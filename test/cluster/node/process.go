@@ -28,13 +28,15 @@ const defaultPort = 8080
 // error means that there is no such image.
 type ImageLookup func(image string) (program string, env []string, err error)
 
-// ProcessOptions configures the process runtime. Both fields must be set.
+// ProcessOptions configures the process runtime.
 type ProcessOptions struct {
 	// Images finds the programs, e.g. ProgramDir's result.
 	Images ImageLookup
 	// LogDir receives the output of containers, in
 	// NAMESPACE_POD_UID/CONTAINER/RESTARTS.log.
 	LogDir string
+	// Network has the addresses of Pods, all of this machine: a prefix of IPv4 with at most 16 bits. Default: 127.0.0.0/8.
+	Network netip.Prefix
 }
 
 // ProgramDir returns an ImageLookup for a directory of programs: the image's name is
@@ -67,7 +69,7 @@ type processRuntime struct {
 // NewProcessRuntime creates the runtime in which every container is a process. No
 // container process outlives the process that calls it.
 func NewProcessRuntime(options ProcessOptions) Runtime {
-	return &processRuntime{options: options, addresses: newAddressPool(hash32(options.LogDir))}
+	return &processRuntime{options: options, addresses: newAddressPool(options.Network, hash32(options.LogDir))}
 }
 
 func (r *processRuntime) Traits() Traits { return Traits{Name: "process", Real: true} }
@@ -191,19 +193,28 @@ const (
 	addressAttempts = 64
 )
 
-// addressPool gives each Pod its own address in 127.0.0.0/8, where Linux lets everybody
-// listen on any address.
+// addressPool gives each Pod its own address.
 type addressPool struct {
 	mu    sync.Mutex
 	last  netip.Addr
 	taken map[types.UID]net.PacketConn
 }
 
-// newAddressPool creates a pool that assigns addresses from 127.a.b.1 on, with a and b
-// taken from the seed, so that two clusters seldom collide.
-func newAddressPool(seed uint32) *addressPool {
-	start := netip.AddrFrom4([4]byte{127, byte(16 + seed%200), byte(seed >> 8), 0})
-	return &addressPool{last: start, taken: map[types.UID]net.PacketConn{}}
+// loopbacks are the addresses on which Linux lets everybody listen.
+var loopbacks = netip.MustParsePrefix("127.0.0.0/8")
+
+// newAddressPool creates a pool that assigns addresses of a network, those of loopback if it has none. The seed says where
+// it begins, so that two clusters seldom collide.
+func newAddressPool(network netip.Prefix, seed uint32) *addressPool {
+	if !network.IsValid() {
+		network = loopbacks
+	}
+	start := network.Masked().Addr().As4()
+	if network.Bits() <= 8 {
+		start[1] = byte(16 + seed%200)
+	}
+	start[2] = byte(seed >> 8)
+	return &addressPool{last: netip.AddrFrom4(start), taken: map[types.UID]net.PacketConn{}}
 }
 
 // take returns an address that no other Pod on this machine has.

@@ -30,22 +30,20 @@ func (s *server) orders() orders.App {
 	common := []string{
 		"--eureka.client.service-url.defaultZone=" + s.Address + "/", "--eureka.client.registry-fetch-interval-seconds=" + period,
 	}
-	return orders.App{
-		Name: "eureka-orders", Folder: "orders", Restart: s.Restart, Propagation: 2*cache + orders.Beat,
-		Registry: fmt.Sprintf(`eureka: {address: "%s", responseCache: %s}`, s.Address, 2*cache),
-		Calls: func(string, string, int) []string {
-			return append(common, "--eureka.client.register-with-eureka=false")
-		},
-		Registers: func(_, address string, _ int) []string {
-			return slices.Concat(common, []string{
-				"--eureka.instance.prefer-ip-address=true",
-				"--eureka.instance.ip-address=" + address, "--eureka.instance.instance-id=" + address,
-				"--eureka.instance.lease-renewal-interval-in-seconds=" + period,
-				"--eureka.client.instance-info-replication-interval-seconds=" + period,
-				"--eureka.client.initial-instance-info-replication-interval-seconds=0",
-			})
-		},
+	app := orders.SpringCloud(func(address string) []string {
+		return slices.Concat(common, []string{
+			"--eureka.instance.prefer-ip-address=true",
+			"--eureka.instance.ip-address=" + address, "--eureka.instance.instance-id=" + address,
+			"--eureka.instance.lease-renewal-interval-in-seconds=" + period,
+			"--eureka.client.instance-info-replication-interval-seconds=" + period,
+			"--eureka.client.initial-instance-info-replication-interval-seconds=0",
+		})
+	}, slices.Concat(common, []string{"--eureka.client.register-with-eureka=false"}))
+	app.Name, app.Folder, app.Restart, app.Propagation = "eureka-orders", "orders", s.Restart, 2*cache+orders.Beat
+	app.Registry = func(string) string {
+		return fmt.Sprintf(`eureka: {address: "%s", responseCache: %s}`, s.Address, 2*cache)
 	}
+	return app
 }
 
 // TestActuator: an application of Spring Cloud leaves Eureka when its actuator is asked to, goes on serving, and comes
@@ -61,7 +59,7 @@ func TestActuator(t *testing.T) {
 	}
 	servers.Start(t, run.Spec{
 		Name: "orders", Path: "java", Ready: serves,
-		Args: slices.Concat(orders.Flags, application.Java(t), application.Options("orders", at.Addr().String(), int(at.Port()))),
+		Args: slices.Concat(orders.Flags, application.Java(t), application.Serves("orders", at.Addr().String(), int(at.Port()))),
 	})
 	r := s.connect(t)
 	knows := application.Caller(t, "orders")

@@ -4,6 +4,7 @@ package nacos_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,14 +18,10 @@ func TestOrders(t *testing.T) { orders.Play(t, start(t, nil).orders()) }
 // orders is an application that registers itself with this server.
 func (s *server) orders() orders.App {
 	common := []string{"--spring.cloud.nacos.discovery.server-addr=" + strings.TrimPrefix(s.Address, "http://")}
-	return orders.App{
-		Name: "nacos-orders", Folder: "orders", Restart: s.Restart, Propagation: 2 * orders.Beat,
-		Registry: fmt.Sprintf(`nacos: {address: "%s"}`, s.Address),
-		Calls: func(string, string, int) []string {
-			return append(common, "--spring.cloud.nacos.discovery.register-enabled=false")
-		},
-		Registers: func(_, address string, _ int) []string {
-			return append(common, "--spring.cloud.nacos.discovery.ip="+address)
-		},
-	}
+	app := orders.SpringCloud(func(address string) []string {
+		return slices.Concat(common, []string{"--spring.cloud.nacos.discovery.ip=" + address})
+	}, slices.Concat(common, []string{"--spring.cloud.nacos.discovery.register-enabled=false"}))
+	app.Name, app.Folder, app.Restart, app.Propagation = "nacos-orders", "orders", s.Restart, 2*orders.Beat
+	app.Registry = func(string) string { return fmt.Sprintf(`nacos: {address: "%s"}`, s.Address) }
+	return app
 }

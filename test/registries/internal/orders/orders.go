@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package orders plays applications of Spring Cloud that register themselves, under callers with the registry's own
+// Package orders plays applications that register themselves, of Spring Cloud or Dubbo, under callers with the same
 // client, through what happens to a workload: nothing of them was written for Usher.
 package orders
 
@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ import (
 
 const (
 	root = "../../.."
-	// image is what the nodes run Orders.java for, with a tag.
+	// image is what the nodes run an application for, with a tag.
 	image = "example.test/orders"
 	// appPort is where an application serves.
 	appPort = 8080
@@ -50,9 +51,9 @@ const (
 	Beat = time.Second
 	// faults is the time in which faults happen while a Pod drains.
 	faults = 6 * Beat
-	// forgotten is the part in which the registry loses its memory, and unknown why callers send nothing then: until
-	// applications register again, it lists nobody, with Usher and without.
-	forgotten, unknown = "deletion, and the registry loses its memory", "the caller knew no instance"
+	// restarted is the part in which the registry restarts, and unknown why callers send nothing then if it has lost its
+	// memory: until applications register again, it lists nobody, with Usher and without.
+	restarted, unknown = "deletion, and the registry restarts", "the caller knew no instance"
 )
 
 // Flags have Java start soon, and take little memory.
@@ -61,45 +62,66 @@ var Flags = []string{"-Xmx96m", "-XX:TieredStopAtLevel=1"}
 // requests is how many requests each part of Play sends at least; the workload lives on until then.
 var requests = flag.Int("requests", 0, "how many `requests` each part of TestOrders sends at least; 0 for one round of changes")
 
-// App is an application of Spring Cloud that registers itself, with the registry that it registers in.
+// App is an application that registers itself, with the registry that it registers in.
 type App struct {
-	// Name is that of its libraries, whose pom.xml is in Folder.
-	Name, Folder string
-	// Registry is the registry in a Registry's spec, as YAML.
-	Registry string
-	// Registers are the arguments with which it registers its address and port under a name; Calls those with which it
-	// only finds others.
-	Registers, Calls func(name, address string, port int) []string
-	// Restart restarts the registry, which forgets what has been registered.
+	// Name is that of its libraries, whose pom.xml is in Folder. Source is its Java file.
+	Name, Folder, Source string
+	// Registry is the registry in a Registry's spec, as YAML, for the applications of a game; Drain is what spec.drain of
+	// their Registration has besides.
+	Registry func(game string) string
+	Drain    string
+	// Service returns the name under which the application of a game registers.
+	Service func(game string) string
+	// Serves are the arguments with which the application of a game serves at an address, and Calls those with which it
+	// only finds the others of the game.
+	Serves func(game, address string, port int) []string
+	Calls  func(game string) []string
+	// Healthy is the path that its readiness probe asks.
+	Healthy string
+	// Restart restarts the registry. One that has only memory forgets what has been registered.
 	Restart func(context.Context) error
-	// Propagation is what callers need to learn of an override. The game adds some seconds, in which faults happen.
+	// Network has the addresses of Pods. Default: those of the loopback interface.
+	Network netip.Prefix
+	// Propagation is what callers need to learn that an application has left. The game adds some seconds, in which faults
+	// happen.
 	Propagation time.Duration
+}
+
+// SpringCloud is an application of Spring Cloud, which is named after its game. Registers are the arguments with which it
+// registers its address, and Calls those with which it only finds others.
+func SpringCloud(registers func(address string) []string, calls []string) App {
+	const caller = "127.0.0.1"
+	return App{
+		Source:  "../internal/orders/Orders.java",
+		Service: func(game string) string { return game },
+		Healthy: "/actuator/health",
+		Serves: func(game, address string, port int) []string {
+			return slices.Concat(registers(address), springBoot(game, address, port))
+		},
+		Calls: func(game string) []string {
+			return slices.Concat(calls, springBoot("caller", caller, 0), []string{"--call=" + game})
+		},
+	}
+}
+
+// springBoot are the arguments of any application of Spring Boot. It leaves what its callers have begun time to end.
+func springBoot(name, address string, port int) []string {
+	return []string{
+		"--spring.application.name=" + name, "--server.address=" + address, fmt.Sprint("--server.port=", port), "--server.shutdown=graceful",
+		"--management.endpoints.web.exposure.include=health,serviceregistry",
+	}
 }
 
 // Java are the arguments with which Java runs it.
 func (a App) Java(t *testing.T) []string {
 	t.Helper()
-	return servers.JavaOf(t, a.Name, a.Folder, "../internal/orders/Orders.java")
+	return servers.JavaOf(t, a.Name, a.Folder, a.Source)
 }
 
-// Options are its arguments: it serves there, and leaves what its callers have begun time to end.
-func (a App) Options(name, address string, port int) []string {
-	return slices.Concat(a.Registers(name, address, port), served(name, address, port))
-}
-
-// Caller follows an application with the registry's client.
-func (a App) Caller(t *testing.T, name string) *servers.Caller {
+// Caller follows the applications of a game with the registry's client.
+func (a App) Caller(t *testing.T, game string) *servers.Caller {
 	t.Helper()
-	const address = "127.0.0.1"
-	return servers.Call(t, slices.Concat(a.Java(t), a.Calls("caller", address, 0), served("caller", address, 0), []string{"--call=" + name}))
-}
-
-// served are the arguments of any application.
-func served(name, address string, port int) []string {
-	return []string{
-		"--spring.application.name=" + name, "--server.address=" + address, fmt.Sprint("--server.port=", port), "--server.shutdown=graceful",
-		"--management.endpoints.web.exposure.include=health,serviceregistry",
-	}
+	return servers.Call(t, slices.Concat(a.Java(t), a.Calls(game)))
 }
 
 // workload is who makes the Pods, and whether Usher knows of them.
@@ -131,7 +153,7 @@ func Play(t *testing.T, app App) {
 type world struct {
 	*scene.Plane
 	app App
-	// libraries has the arguments with which Java runs Orders.java.
+	// libraries has the arguments with which Java runs the application.
 	libraries []string
 }
 
@@ -145,7 +167,7 @@ func newWorld(t *testing.T, app App) *world {
 	config.Impersonate = rest.ImpersonationConfig{UserName: "somebody", Groups: []string{"system:masters"}}
 	w.WithWatch = checktest.Must(client.NewWithWatch(config, client.Options{Scheme: w.Scheme()}))(t)
 	java := checktest.Must(exec.LookPath("java"))(t)
-	runtime := node.NewProcessRuntime(node.ProcessOptions{LogDir: t.TempDir(), Images: func(of string) (string, []string, error) {
+	runtime := node.NewProcessRuntime(node.ProcessOptions{Network: app.Network, LogDir: t.TempDir(), Images: func(of string) (string, []string, error) {
 		if !strings.HasPrefix(of, image+":") {
 			return "", nil, fmt.Errorf("there is no image but %s", image)
 		}
@@ -197,12 +219,12 @@ func (w *world) play(t *testing.T, of workload) (lost int) {
 }
 
 // log prints what was sent and lost during each kind of change, and returns how many were lost, but for those
-// that had no instance to choose from while Eureka had forgotten all.
+// that had no instance to choose from while the registry had forgotten all.
 func (g *game) log(report traffic.Report) (lost int) {
 	var unanswerable int
 	for _, section := range report.ByName() {
 		g.Logf("%-42s %5d sent, %3d lost", section.Name, section.Sent, section.Lost)
-		if section.Name == forgotten {
+		if section.Name == restarted {
 			unanswerable = min(report.Reasons[unknown], section.Lost)
 		}
 	}
@@ -213,11 +235,11 @@ func (g *game) log(report traffic.Report) (lost int) {
 
 // container is the one of the Pods, of a version.
 func (g *game) container(version int) string {
-	command := slices.Concat([]string{"java"}, Flags, g.world.libraries, g.world.app.Options(g.name, "${POD_IP}", appPort))
+	command := slices.Concat([]string{"java"}, Flags, g.world.libraries, g.world.app.Serves(g.name, "${POD_IP}", appPort))
 	return fmt.Sprintf(`{
   name: main, image: "%s:v%d", ports: [{containerPort: %d}], command: %s,
-  readinessProbe: {periodSeconds: 1, httpGet: {path: /actuator/health, port: %[3]d}}}`,
-		image, version, appPort, encode.JSON(command))
+  readinessProbe: {periodSeconds: 1, httpGet: {path: %[5]s, port: %[3]d}}}`,
+		image, version, appPort, encode.JSON(command), g.world.app.Healthy)
 }
 
 // The objects of a game. The workload has the Pods' labels, their gates, and what its kind has besides.
@@ -260,16 +282,16 @@ spec:
 // begin creates the workload and what it needs.
 func (g *game) begin() {
 	version, kind, gates := "apps/v1", "Deployment", "[]"
-	var hooks, more []string
+	app, hooks, more := g.world.app, []string{"{spec: {drain: {" + g.world.app.Drain + "}}}"}, []string{}
 	if g.of == cloneSet {
 		version, kind = "apps.kruise.io/v1alpha1", "CloneSet"
-		hooks, more = []string{hooksText}, []string{cloneSetText}
+		hooks, more = append(hooks, hooksText), append(more, cloneSetText)
 	}
 	if g.of != withoutUsher {
 		gates = `[{conditionType: usher.dev/registered}]`
 		g.Make(
-			g.Object(fmt.Sprintf(registryText, g.Namespace, g.world.app.Registry)),
-			g.Object(fmt.Sprintf(registrationText, g.Namespace, g.name, appPort, g.world.app.Propagation+faults), hooks...))
+			g.Object(fmt.Sprintf(registryText, g.Namespace, app.Registry(g.name))),
+			g.Object(fmt.Sprintf(registrationText, g.Namespace, app.Service(g.name), appPort, app.Propagation+faults), hooks...))
 	}
 	g.Make(g.Object(fmt.Sprintf(workloadText, version, kind, gates, g.container(1)), more...))
 }
@@ -300,7 +322,7 @@ func (g *game) live(version int) {
 	}
 	g.client.Section("deletion, and its container ends meanwhile")
 	g.goes(version, g.delete, g.end)
-	g.client.Section(forgotten)
+	g.client.Section(restarted)
 	g.goes(version, g.delete, func(*corev1.Pod) { checktest.NoError(g, g.world.app.Restart(g.Context())) })
 	g.client.Section("deletion, and Usher is killed meanwhile")
 	g.goes(version, g.delete, func(*corev1.Pod) { checktest.NoError(g, g.world.RestartUsher()) })
