@@ -43,10 +43,11 @@ type Plane struct {
 // calls setUp, and runs the stories.
 // With USHER_TEST_LOG set, controllers log to stderr.
 func Main(m *testing.M, extra cluster.ExtraArgs, setUp func(ctx context.Context, p *Plane) error) {
-	ctrl.SetLogger(logr.Discard())
+	logger := logr.Discard()
 	if os.Getenv("USHER_TEST_LOG") != "" {
-		ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr)))
+		logger = zap.New(zap.WriteTo(os.Stderr))
 	}
+	ctrl.SetLogger(logger) // only the first call counts
 	os.Exit(play(m, extra, setUp))
 }
 
