@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -240,7 +241,7 @@ type Finish struct {
 	OfOwner bool
 	// PastBudget means that the Pod is deleted if a budget refuses its eviction now: nothing but Usher's readiness
 	// gate makes the Pod unready, so that the budget has allowed it before, or its owner wants fewer Pods, and budgets
-	// bind no owner.
+	// bind no owner, or the budget counts the Pod as disrupted already.
 	PastBudget bool
 }
 
@@ -308,8 +309,26 @@ func (ix *index) finish(p *pod) (now *Finish, at time.Time) {
 	}
 	return &Finish{
 		Pod: p.Pod, Request: ix.inTime(p), Undrained: p.hasFinalizer(), Because: p.cause.text, OfOwner: p.cause.live,
-		PastBudget: p.gate && p.unready == "" || p.cause.fewer,
+		PastBudget: ix.pastBudget(p),
 	}, time.Time{}
+}
+
+// pastBudget reports whether no budget can have a say any more in the Pod's deletion.
+func (ix *index) pastBudget(p *pod) bool {
+	return p.gate && p.unready == "" || p.cause.fewer || ix.granted(p)
+}
+
+// grantTime is how long a PodDisruptionBudget counts a Pod as disrupted that has been granted to somebody and is still
+// there, less what clocks may be apart.
+const grantTime = 2*time.Minute - MaxSkew
+
+// granted reports whether a PodDisruptionBudget counts the Pod as disrupted already: the API server has granted an eviction
+// of it that then failed, as with a conflict. It refuses the next one as if another Pod had been disrupted.
+func (ix *index) granted(p *pod) bool {
+	return slices.ContainsFunc(ix.Budgets, func(budget *policyv1.PodDisruptionBudget) bool {
+		at, counted := budget.Status.DisruptedPods[p.Name]
+		return counted && !at.Before(&p.CreationTimestamp) && ix.Now.Sub(at.Time) < grantTime
+	})
 }
 
 // waitsForRequester is until when the Pod is left to whoever asked; zero if it is not. A requester that comes back for

@@ -688,6 +688,12 @@ var circumstances = map[string]func(f *fixture, value string){
 	"NoBudget":  func(f *fixture, _ string) { f.budget(0) },
 	"BudgetOf0": func(f *fixture, _ string) { f.budget(0) },
 	"BudgetOf1": func(f *fixture, _ string) { f.budget(1) },
+	// Disrupted is a Pod that a budget of 0 has granted to somebody so long ago.
+	"Disrupted": func(f *fixture, value string) {
+		name, span, _ := strings.Cut(value, " ")
+		f.budget(0)
+		f.Budgets[0].Status.DisruptedPods = map[string]metav1.Time{name: metav1.NewTime(ago(span))}
+	},
 	"OldBudget": func(f *fixture, _ string) {
 		f.budget(1)
 		f.Budgets[0].Status.CurrentHealthy = 2
