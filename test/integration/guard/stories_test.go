@@ -6,10 +6,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -497,29 +499,72 @@ func (s *story) podsOn(rest string) {
 	})
 }
 
-// countRounds counts how often Pods are created and then others leave, until the returned function is
-// called.
+// countRounds counts how often Pods are created and then others leave, until the returned function is called. That waits
+// until the watch has shown the end of each Pod that is gone: on a busy machine it lags.
 func (s *story) countRounds() (stop func() int) {
 	events := checktest.Must(s.Watch(s.Context(), &corev1.PodList{}, client.InNamespace(s.Namespace)))(s)
-	counted := make(chan int)
-	go func() {
-		rounds, leaving := 0, map[string]bool{}
-		created := true
+	var seen roundsSeen
+	var counting sync.WaitGroup
+	counting.Go(func() {
 		for event := range events.ResultChan() {
-			pod, ok := event.Object.(*corev1.Pod)
-			switch {
-			case !ok:
-			case event.Type == watch.Added:
-				created = true
-			case appsv1alpha1.LifecycleState(pod.Labels[appsv1alpha1.LabelLifecycleState]) == appsv1alpha1.StatePreparingDelete && !leaving[pod.Name]:
-				leaving[pod.Name] = true
-				if created {
-					rounds++
-				}
-				created = false
-			}
+			seen.add(event)
 		}
-		counted <- rounds
-	}()
-	return func() int { events.Stop(); return <-counted }
+	})
+	return func() int {
+		s.Until("the watch to catch up", func() string { return seen.lacks(s.Pods()) })
+		events.Stop()
+		counting.Wait()
+		return seen.rounds
+	}
+}
+
+// roundsSeen is what a watch of Pods has shown.
+type roundsSeen struct {
+	mu sync.Mutex
+	// alive are Pods whose end it has not shown, and leaving those that have begun to leave.
+	alive, leaving map[string]bool
+	created        bool
+	rounds         int
+}
+
+func (r *roundsSeen) add(event watch.Event) {
+	pod, ok := event.Object.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.alive == nil {
+		r.alive, r.leaving, r.created = map[string]bool{}, map[string]bool{}, true
+	}
+	state := appsv1alpha1.LifecycleState(pod.Labels[appsv1alpha1.LabelLifecycleState])
+	switch {
+	case event.Type == watch.Added:
+		r.alive[pod.Name], r.created = true, true
+	case event.Type == watch.Deleted:
+		delete(r.alive, pod.Name)
+	case state == appsv1alpha1.StatePreparingDelete && !r.leaving[pod.Name]:
+		r.leaving[pod.Name] = true
+		if r.created {
+			r.rounds++
+		}
+		r.created = false
+	}
+}
+
+// lacks names a Pod whose begin or end the watch has not shown yet; empty if there is none.
+func (r *roundsSeen) lacks(pods []corev1.Pod) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	gone := maps.Clone(r.alive)
+	for _, pod := range pods {
+		if !r.alive[pod.Name] {
+			return "it has not shown " + pod.Name
+		}
+		delete(gone, pod.Name)
+	}
+	for name := range gone {
+		return "it has not shown the end of " + name
+	}
+	return ""
 }
