@@ -135,6 +135,9 @@ type pod struct {
 	reportsUnlisted bool
 	// settled means that the Pod itself shows that nothing is left to do for it.
 	settled bool
+	// returns means that a Registration selects the Pod again that is not forgotten yet: the Pod's annotation names it, and
+	// its condition may be true because of others.
+	returns bool
 	// idle is set if the last plan had nothing to do for it, and counts is what the Pod adds
 	// to its Registrations' counts then.
 	idle   idle
@@ -152,6 +155,7 @@ func newIndex(snapshot Snapshot) *index {
 	ix.indexRegistrations()
 	ix.labels = ix.hasLabels()
 	ix.indexPods()
+	ix.findReturns()
 	ix.opensDoors()
 	ix.evictions = ix.evictionsUnderWay()
 	ix.heedNotices()

@@ -149,6 +149,7 @@ func (ix *index) planPod(p *pod, plan *Plan) (nothing bool) {
 	}
 	next = list.Earliest(next, at)
 	plan.RequeueAt = list.Earliest(plan.RequeueAt, next)
+	ix.keepReturns(p, plan)
 	ix.planCondition(p, plan.Waiting[before:], &patch)
 	if !patch.Empty() {
 		plan.Patches = append(plan.Patches, patch.concerning(p))
@@ -343,6 +344,41 @@ type Departure struct {
 // Departures says since when plans have seen them. A process that knows of none waits for callers anew.
 type Departures map[Departure]time.Time
 
+func (p *Plan) noteDeparture(at Departure, since time.Time) {
+	if p.Departures == nil {
+		p.Departures = Departures{}
+	}
+	p.Departures[at] = since
+}
+
+// findReturns finds Pods that a Registration selects again which has not been forgotten yet.
+func (ix *index) findReturns() {
+	for _, p := range ix.pods {
+		returns := len(ix.Departures) > 0 && slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
+			_, departed := ix.Departures[Departure{p.uid, r.Name}]
+			return departed
+		})
+		if p.returns != returns {
+			p.returns, p.idle = returns, nil
+			p.settled = p.isSettled()
+		}
+	}
+}
+
+// keepReturns keeps what is known of a Pod that returns until every registry lists it again.
+func (ix *index) keepReturns(p *pod, plan *Plan) {
+	if !p.returns {
+		return
+	}
+	for _, r := range p.selectedBy {
+		at := Departure{p.uid, r.Name}
+		since, departed := ix.Departures[at]
+		if departed && slices.ContainsFunc(r.current, func(t Target) bool { return ix.writesTo(t) && !ix.presence(r, t, p).current }) {
+			plan.noteDeparture(at, since)
+		}
+	}
+}
+
 // departs notes a departure, and returns when all callers know of it; zero if they do.
 func (ix *index) departs(p *pod, r *registration, plan *Plan) (end time.Time) {
 	at := Departure{p.uid, r.Name}
@@ -350,10 +386,7 @@ func (ix *index) departs(p *pod, r *registration, plan *Plan) (end time.Time) {
 	if !known {
 		since = ix.Now
 	}
-	if plan.Departures == nil {
-		plan.Departures = Departures{}
-	}
-	plan.Departures[at] = since
+	plan.noteDeparture(at, since)
 	for _, t := range r.targets() {
 		if !ix.writesTo(t) {
 			continue

@@ -179,7 +179,7 @@ func SortedTargets(targets []Target) []Target { return sorted(slices.Clone(targe
 func (p *pod) isSettled() bool {
 	registered := podread.Status(p.Pod, usherv1alpha1.ConditionRegistered)
 	switch {
-	case slices.ContainsFunc(p.hooks, func(h hook) bool { return h.leaving() || p.wanted() }):
+	case p.returns, slices.ContainsFunc(p.hooks, func(h hook) bool { return h.leaving() || p.wanted() }):
 		return false
 	case len(p.selectedBy) == 0, p.DeletionTimestamp != nil:
 		return !p.hasFinalizer() && len(p.ownFinalizers()) == 0
