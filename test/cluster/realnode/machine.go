@@ -10,6 +10,9 @@ import (
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/emptypb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -76,8 +79,18 @@ func (m *machine) startContainerd(ctx context.Context) error {
 		if err != nil {
 			return "", err
 		}
-		return "ready", await(ctx, m.containerd, func(ctx context.Context) error { return m.ctr(ctx, "version") })
+		return "ready", await(ctx, m.containerd, m.answersKubelets)
 	})
+}
+
+// answersKubelets returns nil if containerd serves its CRI: that takes longer than its own interface, and a kubelet that
+// asks before ends. Messages without fields stand for those of the CRI.
+func (m *machine) answersKubelets(ctx context.Context) error {
+	conn, err := grpc.NewClient("unix://"+m.socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	return errors.Join(conn.Invoke(ctx, "/runtime.v1.RuntimeService/Version", &emptypb.Empty{}, &emptypb.Empty{}), conn.Close())
 }
 
 func (m *machine) startKubelet() error {
