@@ -142,6 +142,7 @@ func (ix *index) beyond(allowed int, selector labels.Selector) []*pod {
 	var waiting []*pod
 	for _, p := range ix.pods {
 		switch {
+		case ix.granted(p): // the budget does not count it as healthy any more, and has let it go
 		// One that is not Ready, or is terminating, does not count as healthy any more.
 		case p.DeletionTimestamp != nil, !podread.IsTrue(p.Pod, corev1.PodReady), !selector.Matches(labels.Set(p.Labels)):
 		case p.isLeaving(), p.request != nil && p.cause.fewer:

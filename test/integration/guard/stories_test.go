@@ -138,6 +138,9 @@ var words = scene.Words(func(s *story) *scene.Scene { return s.Scene }, slices.C
 	{Name: "eviction refused in the end", Args: "POD TEXT",
 		Does: "evicts a Pod until that is refused with the text",
 		Run:  (*story).refusedInTheEnd},
+	{Name: "granted", Args: "POD",
+		Does: "has a PodDisruptionBudget count a Pod as evicted, as the API server does before an eviction that fails",
+		Run:  (*story).granted},
 	{Name: "deletion refused", Args: "POD TEXT",
 		Does: "deletes a Pod once, which has to be refused with the text",
 		Run:  func(s *story, rest string) { s.deletionRefused(plane.RESTConfig(), rest, nil) }},
@@ -461,6 +464,12 @@ func (s *story) age(name string) {
 
 // evictAll evicts all Pods, or those on a node, side by side until they are gone. Like kubectl drain, it comes back five
 // seconds after a refusal.
+func (s *story) granted(pod string) {
+	status := fmt.Sprintf(`{"status": {"disruptionsAllowed": 0, "disruptedPods": {%q: %q}}}`, pod, time.Now().UTC().Format(time.RFC3339))
+	budget := s.Ref("PodDisruptionBudget/web")
+	s.Must(s.SubResource("status").Patch(s.Context(), budget, client.RawPatch(types.MergePatchType, []byte(status))))
+}
+
 func (s *story) evictAll(node string) {
 	var group errgroup.Group
 	for _, pod := range s.Pods() {
