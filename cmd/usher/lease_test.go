@@ -43,7 +43,8 @@ func TestFence(t *testing.T) {
 			}
 			return err
 		}
-		const pod, lease = "/api/v1/namespaces/leases/pods/web", "/apis/coordination.k8s.io/v1/namespaces/usher/leases/usher"
+		const pod = "/api/v1/namespaces/leases/pods/web"
+		const lease = "/apis/coordination.k8s.io/v1/namespaces/usher/leases/usher"
 		checktest.NoError(t, call(pod))
 		manager, ends := context.WithCancel(t.Context())
 		if want == nil {

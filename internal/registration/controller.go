@@ -93,8 +93,8 @@ type Options struct {
 	// Finish lets Usher delete Pods that have drained, if the reason for their deletion still holds.
 	// Default: it does not.
 	Finish bool
-	// LoopbackPods lets Usher ask Pods that have a loopback address, as they have in a development cluster whose Pods are
-	// processes of one machine. Default: it does not, as such an address leads to Usher's own Pod.
+	// LoopbackPods lets Usher ask Pods that have a loopback address, as they have in a development cluster whose Pods
+	// are processes of one machine. Default: it does not, as such an address leads to Usher's own Pod.
 	LoopbackPods bool
 	// StayOnNodes keeps Pods in their registries when their node says that it goes within a short time. Default: they
 	// leave.

@@ -153,7 +153,8 @@ func (r *Reconciler) readObjects(ctx context.Context, namespace string, kept *pa
 			Due: kept.due, Sweep: map[plan.Target]bool{},
 			Suspects: kept.sweeps.suspects, Memory: kept.plans, HookKeys: r.options.HookKeys, Finish: r.options.Finish,
 			LoopbackPods: r.options.LoopbackPods,
-			Answers:      r.options.Asker.Answers(namespace), Unlisted: kept.unlisted, Departures: kept.departures, Refusals: refusalsOf(kept.refusals, pods),
+			Answers:      r.options.Asker.Answers(namespace), Refusals: refusalsOf(kept.refusals, pods),
+			Unlisted: kept.unlisted, Departures: kept.departures,
 		},
 	}, nil
 }

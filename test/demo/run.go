@@ -58,7 +58,8 @@ func newRun(d *demonstration, hooks bool) (*run, error) {
 			return nil, err
 		}
 		if story.RegistersItself {
-			if set, err = stage.Merge(set, stage.CloneSet{}, fmt.Sprintf(registers, d.registry.Endpoint())); err != nil {
+			change := fmt.Sprintf(registers, d.registry.Endpoint())
+			if set, err = stage.Merge(set, stage.CloneSet{}, change); err != nil {
 				return nil, err
 			}
 		}

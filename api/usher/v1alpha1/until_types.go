@@ -78,7 +78,7 @@ type UntilMetric struct {
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 && self < 65536 : self.matches('[a-z]')",message="port is a number from 1 to 65535, without quotes, or the name of a container port"
-	Port intstr.IntOrString `json:"port"` // Kubernetes 1.33 takes a rule with the whole pattern for too costly in a list
+	Port intstr.IntOrString `json:"port"` // Kubernetes 1.33 takes longer rules for too costly in a list
 	// Path is where the Pod shows its metrics. Default: /metrics.
 	// +kubebuilder:default="/metrics"
 	// +kubebuilder:validation:MaxLength=256

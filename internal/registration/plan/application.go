@@ -339,7 +339,8 @@ func (ix *index) applicationMessage(found presence, t Target, p *pod, r *registr
 		if r.asks() {
 			unknown = "the registry keeps callers from its entry, and Usher has not asked for that"
 		}
-		return fmt.Sprintf("its application is listed in service %s and gets no callers: %s", t.Service, cmp.Or(found.why, unknown))
+		return fmt.Sprintf("its application is listed in service %s and gets no callers: %s",
+			t.Service, cmp.Or(found.why, unknown))
 	}
 	return found.why
 }

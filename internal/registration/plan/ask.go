@@ -66,8 +66,8 @@ func requestOf(
 			Method: "GET", Path: map[bool]string{true: "/offline", false: "/online"}[leaves],
 		}
 		return request, "Dubbo's QoS server answers only its own host by default: set " +
-			"dubbo.application.qos-accept-foreign-ip=true and qos-anonymous-allow-commands=offline,online in the application, or " +
-			"Usher's address in qos-accept-foreign-ip-whitelist"
+			"dubbo.application.qos-accept-foreign-ip=true and qos-anonymous-allow-commands=offline,online in the " +
+			"application, or Usher's address in qos-accept-foreign-ip-whitelist"
 	case leaves && a.Leave != nil:
 		request = *a.Leave
 	case !leaves && a.Return != nil:

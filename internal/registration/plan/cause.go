@@ -322,8 +322,8 @@ func (ix *index) pastBudget(p *pod) bool {
 // there, less what clocks may be apart.
 const grantTime = 2*time.Minute - MaxSkew
 
-// granted reports whether a PodDisruptionBudget counts the Pod as disrupted already: the API server has granted an eviction
-// of it that then failed, as with a conflict. It refuses the next one as if another Pod had been disrupted.
+// granted reports whether a PodDisruptionBudget counts the Pod as disrupted already: the API server has granted an
+// eviction of it that then failed, as with a conflict. It refuses the next one as if another Pod had been disrupted.
 func (ix *index) granted(p *pod) bool {
 	return slices.ContainsFunc(ix.Budgets, func(budget *policyv1.PodDisruptionBudget) bool {
 		at, counted := budget.Status.DisruptedPods[p.Name]

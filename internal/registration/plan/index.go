@@ -135,8 +135,7 @@ type pod struct {
 	reportsUnlisted bool
 	// settled means that the Pod itself shows that nothing is left to do for it.
 	settled bool
-	// returns means that a Registration selects the Pod again that is not forgotten yet: the Pod's annotation names it, and
-	// its condition may be true because of others.
+	// returns means that a Registration selects the Pod again before it was forgotten.
 	returns bool
 	// idle is set if the last plan had nothing to do for it, and counts is what the Pod adds
 	// to its Registrations' counts then.

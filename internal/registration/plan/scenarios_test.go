@@ -652,7 +652,8 @@ var circumstances = map[string]func(f *fixture, value string){
 	// Departed Pod a, which Registration second has deselected, and whose registries do not list it for so long.
 	"Departed": func(f *fixture, value string) {
 		fields := strings.Fields(value)
-		f.Departures = Departures{{types.UID("uid-" + fields[0] + "-0000"), fields[1]}: f.Now.Add(-scenariotest.Duration(fields[2]))}
+		at := Departure{types.UID("uid-" + fields[0] + "-0000"), fields[1]}
+		f.Departures = Departures{at: ago(fields[2])}
 	},
 	"LoopbackPods": func(f *fixture, _ string) { f.LoopbackPods = true },
 	// The Registration names no hook, and the CloneSet uses keys that are named after it, and one that

@@ -69,7 +69,8 @@ func TestProgramDir(t *testing.T) {
 }
 
 func TestAddressesAreEachPodsOwn(t *testing.T) {
-	one, other := newAddressPool(loopbacks, 77), newAddressPool(loopbacks, 77) // two clusters that start at the same address
+	// Two clusters start at the same address.
+	one, other := newAddressPool(loopbacks, 77), newAddressPool(loopbacks, 77)
 	seen := map[string]bool{}
 	for _, pool := range []*addressPool{one, one, other} {
 		ip, err := pool.take("uid")

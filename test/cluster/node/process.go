@@ -35,7 +35,8 @@ type ProcessOptions struct {
 	// LogDir receives the output of containers, in
 	// NAMESPACE_POD_UID/CONTAINER/RESTARTS.log.
 	LogDir string
-	// Network has the addresses of Pods, all of this machine: a prefix of IPv4 with at most 16 bits. Default: 127.0.0.0/8.
+	// Network has the addresses of Pods, all of this machine: a prefix of IPv4 with at most 16 bits. Default:
+	// 127.0.0.0/8.
 	Network netip.Prefix
 }
 
@@ -203,8 +204,8 @@ type addressPool struct {
 // loopbacks are the addresses on which Linux lets everybody listen.
 var loopbacks = netip.MustParsePrefix("127.0.0.0/8")
 
-// newAddressPool creates a pool that assigns addresses of a network, those of loopback if it has none. The seed says where
-// it begins, so that two clusters seldom collide.
+// newAddressPool creates a pool that assigns addresses of a network, those of loopback if it has none. The seed says
+// where it begins, so that two clusters seldom collide.
 func newAddressPool(network netip.Prefix, seed uint32) *addressPool {
 	if !network.IsValid() {
 		network = loopbacks

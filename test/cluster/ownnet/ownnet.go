@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ownnet plays a test in a network of its own, where a whole prefix of addresses leads to this machine. Pods that are
-// processes have addresses there that are not those of the loopback interface: some programs register no loopback
-// address, and Usher asks no Pod that has one.
+// Package ownnet plays a test in a network of its own, where a whole prefix of addresses leads to this machine. Pods
+// that are processes have addresses there that are not those of the loopback interface: some programs register no
+// loopback address, and Usher asks no Pod that has one.
 package ownnet
 
 import (
@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,10 +27,10 @@ const insideEnv = "USHER_OWN_NETWORK"
 // Prefix returns the addresses of which each leads to this machine in such a network.
 func Prefix() netip.Prefix { return netip.MustParsePrefix("10.99.0.0/16") }
 
-// Enter plays a test in a process with a network of its own, and reports whether this is that process. Elsewhere it returns
-// when the test has been played; the test fails if it has failed there. Inside there is the loopback interface and no way
-// out: prepare, which is called outside before, gets what the test needs from elsewhere. It takes Linux, and root or user
-// namespaces. The test must be no part of another one.
+// Enter plays a test in a process with a network of its own, and reports whether this is that process. Elsewhere it
+// returns when the test has been played; the test fails if it has failed there. Inside there is the loopback interface
+// and no way out: prepare, which is called outside before, gets what the test needs from elsewhere. It takes Linux, and
+// root or user namespaces. The test must be no part of another one.
 func Enter(t *testing.T, prepare func()) (inside bool) {
 	t.Helper()
 	if os.Getenv(insideEnv) == t.Name() {
@@ -39,16 +40,26 @@ func Enter(t *testing.T, prepare func()) (inside bool) {
 		return true
 	}
 	prepare()
-	if err := command(t).Run(); err != nil {
+	if err := play(t); err != nil {
 		t.Errorf("in a network of its own: %v", err)
 	}
 	return false
 }
 
-// command runs this test alone, in new namespaces.
+// play plays this test alone, in new namespaces.
+func play(t *testing.T) error {
+	// Pdeathsig fires when the forking thread ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return command(t).Run()
+}
+
+// command is the process that plays it.
 func command(t *testing.T) *exec.Cmd {
 	// The outer process keeps go test's record of what the test has read.
-	args := slices.DeleteFunc(slices.Clone(os.Args[1:]), func(arg string) bool { return strings.HasPrefix(arg, "-test.testlogfile") })
+	args := slices.DeleteFunc(slices.Clone(os.Args[1:]), func(arg string) bool {
+		return strings.HasPrefix(arg, "-test.testlogfile")
+	})
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", append(args, "-test.run=^"+t.Name()+"$")...)
 	cmd.Env = append(os.Environ(), insideEnv+"="+t.Name())
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr

@@ -40,7 +40,7 @@ func TestFailuresAreSeen(t *testing.T) {
 	if os.Getenv(insideEnv) == t.Name() {
 		os.Exit(1)
 	}
-	if err := command(t).Run(); err == nil {
+	if err := play(t); err == nil {
 		t.Error("the process inside has failed, and nobody knows")
 	}
 }

@@ -83,14 +83,15 @@ func (m *machine) startContainerd(ctx context.Context) error {
 	})
 }
 
-// answersKubelets returns nil if containerd serves its CRI: that takes longer than its own interface, and a kubelet that
-// asks before ends. Messages without fields stand for those of the CRI.
+// answersKubelets returns nil if containerd serves its CRI. It does so later than its own interface, and a kubelet that
+// asks before that ends. Messages without fields stand for those of the CRI.
 func (m *machine) answersKubelets(ctx context.Context) error {
 	conn, err := grpc.NewClient("unix://"+m.socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return err
 	}
-	return errors.Join(conn.Invoke(ctx, "/runtime.v1.RuntimeService/Version", &emptypb.Empty{}, &emptypb.Empty{}), conn.Close())
+	const version = "/runtime.v1.RuntimeService/Version"
+	return errors.Join(conn.Invoke(ctx, version, &emptypb.Empty{}, &emptypb.Empty{}), conn.Close())
 }
 
 func (m *machine) startKubelet() error {

@@ -78,6 +78,9 @@ func KillGroup(path string) error {
 				return err
 			}
 			found = found || more
+			if err := thawTree(filepath.Join(h.root, path)); err != nil {
+				return err
+			}
 		}
 		if !found {
 			return nil
@@ -105,11 +108,34 @@ func killTree(folder string) (found bool, err error) {
 	return found, err
 }
 
+// thawTree lets frozen groups of a folder go on: a frozen process does not end.
+func thawTree(folder string) error {
+	return filepath.WalkDir(folder, func(name string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // The group is gone.
+		}
+		if err != nil {
+			return err
+		}
+		thawed, freezes := map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0"}[entry.Name()]
+		if !freezes {
+			return nil
+		}
+		if err := os.WriteFile(name, []byte(thawed), 0o644); err != nil && !gone(err) {
+			return fmt.Errorf("thaw a control group: %w", err)
+		}
+		return nil
+	})
+}
+
+// gone reports whether an error means that the group of a file has been removed.
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) }
+
 // killAll sends SIGKILL to the processes that a file lists.
 func killAll(file string) (found bool, err error) {
 	text, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
-		return false, nil // The group is gone.
+	if gone(err) {
+		return false, nil
 	}
 	if err != nil {
 		return false, err

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -78,7 +79,31 @@ func (p *Place) beInit() (code int, err error) {
 			_ = syscall.Kill(program, syscall.SIGTERM) // It may already have ended.
 		}
 	}()
-	return reap(program)
+	code, err = reap(program)
+	return code, errors.Join(err, p.endAll())
+}
+
+// endAll ends all other processes inside. Whoever freezes a container for a moment, and is killed then, leaves it frozen:
+// it does not end before it is thawed, and neither does process 1.
+func (p *Place) endAll() error {
+	trees, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(removeTime); time.Now().Before(deadline); <-time.After(removeEvery) {
+		_ = syscall.Kill(-1, syscall.SIGKILL) // There may be none.
+		for _, h := range trees {
+			if err := thawTree(filepath.Join(h.root, p.Cgroup)); err != nil {
+				return err
+			}
+		}
+		for pid := 1; pid > 0; {
+			if pid, err = syscall.Wait4(-1, nil, syscall.WNOHANG, nil); errors.Is(err, syscall.ECHILD) {
+				return nil
+			}
+		}
+	}
+	return errors.New("processes of the sandbox do not end")
 }
 
 // reap waits for every child, own and adopted, until the program has ended.

@@ -47,6 +47,24 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
+// Frozen groups go on, of either version, and nothing else is written.
+func TestThawTree(t *testing.T) {
+	root := t.TempDir()
+	group := filepath.Join(root, "pods", "one")
+	checktest.NoError(t, os.MkdirAll(group, 0o755))
+	frozen := map[string]string{"freezer.state": "FROZEN", "cgroup.freeze": "1", "cgroup.procs": "1"}
+	for name, text := range frozen {
+		checktest.NoError(t, os.WriteFile(filepath.Join(group, name), []byte(text), 0o600))
+	}
+	checktest.NoError(t, thawTree(root))
+	thawed := map[string]string{}
+	for name := range frozen {
+		thawed[name] = string(checktest.Must(os.ReadFile(filepath.Join(group, name)))(t))
+	}
+	checktest.Same(t, "the groups", map[string]string{"freezer.state": "THAWED", "cgroup.freeze": "0", "cgroup.procs": "1"}, thawed)
+	checktest.NoError(t, thawTree(filepath.Join(root, "none")))
+}
+
 // What a group's files list is ended, also of the groups in it, and nothing else.
 func TestKillTree(t *testing.T) {
 	root := t.TempDir()

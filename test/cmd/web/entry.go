@@ -40,8 +40,8 @@ type entry struct {
 	out   bool
 }
 
-// register puts an address into the service's entries, and keeps it there until end is called, which removes it. Without
-// an etcd it does nothing.
+// register puts an address into the service's entries, and keeps it there until end is called, which removes it.
+// Without an etcd it does nothing.
 func register(etcd, service, name, address string) (e *entry, end func(), err error) {
 	if etcd == "" {
 		return nil, func() {}, nil

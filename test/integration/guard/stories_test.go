@@ -465,7 +465,9 @@ func (s *story) age(name string) {
 // evictAll evicts all Pods, or those on a node, side by side until they are gone. Like kubectl drain, it comes back five
 // seconds after a refusal.
 func (s *story) granted(pod string) {
-	status := fmt.Sprintf(`{"status": {"disruptionsAllowed": 0, "disruptedPods": {%q: %q}}}`, pod, time.Now().UTC().Format(time.RFC3339))
+	// The budget counts the Pod for two minutes from then: for longer than a story waits.
+	at := time.Now().Add(time.Minute).UTC().Format(time.RFC3339)
+	status := fmt.Sprintf(`{"status": {"disruptionsAllowed": 0, "disruptedPods": {%q: %q}}}`, pod, at)
 	budget := s.Ref("PodDisruptionBudget/web")
 	s.Must(s.SubResource("status").Patch(s.Context(), budget, client.RawPatch(types.MergePatchType, []byte(status))))
 }
@@ -508,8 +510,8 @@ func (s *story) podsOn(rest string) {
 	})
 }
 
-// countRounds counts how often Pods are created and then others leave, until the returned function is called. That waits
-// until the watch has shown the end of each Pod that is gone: on a busy machine it lags.
+// countRounds counts how often Pods are created and then others leave, until the returned function is called. That
+// waits until the watch has shown the end of each Pod that is gone: on a busy machine it lags.
 func (s *story) countRounds() (stop func() int) {
 	events := checktest.Must(s.Watch(s.Context(), &corev1.PodList{}, client.InNamespace(s.Namespace)))(s)
 	var seen roundsSeen

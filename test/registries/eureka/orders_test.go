@@ -59,7 +59,8 @@ func TestActuator(t *testing.T) {
 	}
 	servers.Start(t, run.Spec{
 		Name: "orders", Path: "java", Ready: serves,
-		Args: slices.Concat(orders.Flags, application.Java(t), application.Serves("orders", at.Addr().String(), int(at.Port()))),
+		Args: slices.Concat(orders.Flags, application.Java(t),
+			application.Serves("orders", at.Addr().String(), int(at.Port()))),
 	})
 	r := s.connect(t)
 	knows := application.Caller(t, "orders")

@@ -33,7 +33,8 @@ func TestOrders(t *testing.T) {
 func (s *server) orders() orders.App {
 	return orders.App{
 		Network: ownnet.Prefix(),
-		Name:    "dubbo-orders", Folder: "orders", Source: "orders/DubboOrders.java", Restart: s.Restart, Propagation: dubboDelay + time.Second,
+		Name:    "dubbo-orders", Folder: "orders", Source: "orders/DubboOrders.java",
+		Restart: s.Restart, Propagation: dubboDelay + time.Second,
 		Registry: func(game string) string {
 			return fmt.Sprintf(`zookeeper: {servers: ["%s"], layout: Dubbo, path: "%s"}`, s.address, game)
 		},

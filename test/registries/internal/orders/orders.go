@@ -51,8 +51,8 @@ const (
 	Beat = time.Second
 	// faults is the time in which faults happen while a Pod drains.
 	faults = 6 * Beat
-	// restarted is the part in which the registry restarts, and unknown why callers send nothing then if it has lost its
-	// memory: until applications register again, it lists nobody, with Usher and without.
+	// restarted is the part in which the registry restarts, and unknown why callers send nothing then if it has lost
+	// its memory: until applications register again, it lists nobody, with Usher and without.
 	restarted, unknown = "deletion, and the registry restarts", "the caller knew no instance"
 )
 
@@ -66,8 +66,8 @@ var requests = flag.Int("requests", 0, "how many `requests` each part of TestOrd
 type App struct {
 	// Name is that of its libraries, whose pom.xml is in Folder. Source is its Java file.
 	Name, Folder, Source string
-	// Registry is the registry in a Registry's spec, as YAML, for the applications of a game; Drain is what spec.drain of
-	// their Registration has besides.
+	// Registry is the registry in a Registry's spec, as YAML, for the applications of a game; Drain is what spec.drain
+	// of their Registration has besides.
 	Registry func(game string) string
 	Drain    string
 	// Service returns the name under which the application of a game registers.
@@ -82,13 +82,13 @@ type App struct {
 	Restart func(context.Context) error
 	// Network has the addresses of Pods. Default: those of the loopback interface.
 	Network netip.Prefix
-	// Propagation is what callers need to learn that an application has left. The game adds some seconds, in which faults
-	// happen.
+	// Propagation is what callers need to learn that an application has left. The game adds some seconds, in which
+	// faults happen.
 	Propagation time.Duration
 }
 
-// SpringCloud is an application of Spring Cloud, which is named after its game. Registers are the arguments with which it
-// registers its address, and Calls those with which it only finds others.
+// SpringCloud is an application of Spring Cloud, which is named after its game. registers returns the arguments with
+// which it registers its address, and calls are those with which it only finds others.
 func SpringCloud(registers func(address string) []string, calls []string) App {
 	const caller = "127.0.0.1"
 	return App{
@@ -107,7 +107,8 @@ func SpringCloud(registers func(address string) []string, calls []string) App {
 // springBoot are the arguments of any application of Spring Boot. It leaves what its callers have begun time to end.
 func springBoot(name, address string, port int) []string {
 	return []string{
-		"--spring.application.name=" + name, "--server.address=" + address, fmt.Sprint("--server.port=", port), "--server.shutdown=graceful",
+		"--spring.application.name=" + name,
+		"--server.address=" + address, fmt.Sprint("--server.port=", port), "--server.shutdown=graceful",
 		"--management.endpoints.web.exposure.include=health,serviceregistry",
 	}
 }
@@ -134,8 +135,8 @@ const (
 )
 
 // Play has an application register itself, from processes on nodes, under callers. While its workload is rolled out,
-// scaled, deleted from and evicted from, while the registry loses its memory, while a container ends in its Pod's drain,
-// and while Usher is killed between the override and the release, no request is lost. Without Usher some are: that the
+// scaled, deleted from and evicted from, while the registry restarts, while a container ends in its Pod's drain, and
+// while Usher is killed between the departure and the release, no request is lost. Without Usher some are: that the
 // test counts them shows that it could.
 func Play(t *testing.T, app App) {
 	t.Helper()
@@ -167,12 +168,13 @@ func newWorld(t *testing.T, app App) *world {
 	config.Impersonate = rest.ImpersonationConfig{UserName: "somebody", Groups: []string{"system:masters"}}
 	w.WithWatch = checktest.Must(client.NewWithWatch(config, client.Options{Scheme: w.Scheme()}))(t)
 	java := checktest.Must(exec.LookPath("java"))(t)
-	runtime := node.NewProcessRuntime(node.ProcessOptions{Network: app.Network, LogDir: t.TempDir(), Images: func(of string) (string, []string, error) {
+	images := func(of string) (string, []string, error) {
 		if !strings.HasPrefix(of, image+":") {
 			return "", nil, fmt.Errorf("there is no image but %s", image)
 		}
 		return java, nil, nil
-	}})
+	}
+	runtime := node.NewProcessRuntime(node.ProcessOptions{Network: app.Network, LogDir: t.TempDir(), Images: images})
 	t.Cleanup(func() { checktest.NoError(t, runtime.Close(context.WithoutCancel(t.Context()))) })
 	checktest.Must(node.Start(t.Context(), node.Options{RESTConfig: w.RESTConfig(), Nodes: 2, Runtime: runtime}))(t)
 	connect := kinds.Connect(kinds.Cluster{Reader: w, Writer: w})
@@ -235,7 +237,8 @@ func (g *game) log(report traffic.Report) (lost int) {
 
 // container is the one of the Pods, of a version.
 func (g *game) container(version int) string {
-	command := slices.Concat([]string{"java"}, Flags, g.world.libraries, g.world.app.Serves(g.name, "${POD_IP}", appPort))
+	serves := g.world.app.Serves(g.name, "${POD_IP}", appPort)
+	command := slices.Concat([]string{"java"}, Flags, g.world.libraries, serves)
 	return fmt.Sprintf(`{
   name: main, image: "%s:v%d", ports: [{containerPort: %d}], command: %s,
   readinessProbe: {periodSeconds: 1, httpGet: {path: %[5]s, port: %[3]d}}}`,
@@ -291,7 +294,8 @@ func (g *game) begin() {
 		gates = `[{conditionType: usher.dev/registered}]`
 		g.Make(
 			g.Object(fmt.Sprintf(registryText, g.Namespace, app.Registry(g.name))),
-			g.Object(fmt.Sprintf(registrationText, g.Namespace, app.Service(g.name), appPort, app.Propagation+faults), hooks...))
+			g.Object(fmt.Sprintf(registrationText,
+				g.Namespace, app.Service(g.name), appPort, app.Propagation+faults), hooks...))
 	}
 	g.Make(g.Object(fmt.Sprintf(workloadText, version, kind, gates, g.container(1)), more...))
 }
