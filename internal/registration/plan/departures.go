@@ -73,7 +73,7 @@ func (ix *index) departs(p *pod, r *registration, plan *Plan) (end time.Time) {
 	return end
 }
 
-// findReturns finds Pods that a Registration selects again which has not been forgotten yet.
+// findReturns finds the Pods that a Registration selects again before it was forgotten.
 func (ix *index) findReturns() {
 	for _, p := range ix.pods {
 		returns := len(ix.Departures) > 0 && slices.ContainsFunc(p.selectedBy, func(r *registration) bool {
