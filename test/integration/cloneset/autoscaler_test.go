@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -18,16 +20,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	apps "github.com/usher-dev/usher/api/apps/v1alpha1"
+	"github.com/usher-dev/usher/internal/podread"
 	"github.com/usher-dev/usher/internal/scenariotest"
 	"github.com/usher-dev/usher/test/integration/scene"
 	"github.com/usher-dev/usher/test/stage"
 )
 
-// autoscalerArguments have the controller manager run Kubernetes' own autoscaler, once a second. To it,
-// Pods are new for a second, not for five minutes.
+// young is how long the autoscaler does not count a Pod that became ready. A surge Pod that is ready is there for a
+// moment beside the Pod that it replaces; the autoscaler must not see both, however slow the machine is.
+const young = 5 * time.Second
+
+// autoscalerArguments have the controller manager run Kubernetes' own autoscaler, once a second. To it, the load
+// of a young Pod says nothing for half a minute after the Pod's start, not for five minutes.
 var autoscalerArguments = []string{
 	"--controllers=horizontal-pod-autoscaler-controller", "--horizontal-pod-autoscaler-sync-period=1s",
-	"--horizontal-pod-autoscaler-cpu-initialization-period=1s", "--horizontal-pod-autoscaler-initial-readiness-delay=1s",
+	"--horizontal-pod-autoscaler-cpu-initialization-period=30s", "--horizontal-pod-autoscaler-initial-readiness-delay=1s",
 }
 
 // meters are the metrics APIs of the control plane.
@@ -44,7 +51,7 @@ type metrics struct {
 type load struct {
 	// total is shared evenly by the Pods in service, each is what every other Pod takes, in milliCPU.
 	total, each int64
-	// asked counts the questions of the autoscaler.
+	// asked counts the questions of the autoscaler to which no Pod was young.
 	asked int
 }
 
@@ -115,7 +122,9 @@ func (m *metrics) measure(ctx context.Context, namespace, kind, selector string)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	l := m.load(namespace)
-	l.asked++
+	if !slices.ContainsFunc(pods.Items, isYoung) {
+		l.asked++
+	}
 	if kind == "queue" {
 		return answers("external", "ExternalMetricValueList", map[string]any{
 			"metricName": kind, "metricLabels": map[string]string{}, "timestamp": metav1.Now(), "value": milli(l.total),
@@ -126,7 +135,7 @@ func (m *metrics) measure(ctx context.Context, namespace, kind, selector string)
 	for _, pod := range pods.Items {
 		if selects.Matches(labels.Set(pod.Labels)) {
 			items = append(items, map[string]any{
-				"metadata": map[string]string{"name": pod.Name, "namespace": namespace}, "timestamp": metav1.Now(), "window": "1ms",
+				"metadata": map[string]string{"name": pod.Name, "namespace": namespace}, "timestamp": metav1.Now(), "window": young.String(),
 				"containers": []any{map[string]any{"name": "main", "usage": map[string]any{"cpu": milli(takes(&pod)), "memory": "1Mi"}}},
 			})
 		}
@@ -161,7 +170,13 @@ func (l *load) share(pods []corev1.Pod) func(*corev1.Pod) int64 {
 	}
 }
 
-// looks is how often the autoscaler has asked for the metrics of a namespace.
+// isYoung says whether the Pod became ready so lately that the autoscaler does not count it. A second more is for
+// time stamps, which have no fractions of a second.
+func isYoung(pod corev1.Pod) bool {
+	return stage.Ready(&pod) && time.Since(podread.Since(&pod, corev1.PodReady)) < young+time.Second
+}
+
+// looks is how often the autoscaler has asked for the metrics of a namespace while no Pod was young.
 func (m *metrics) looks(namespace string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
