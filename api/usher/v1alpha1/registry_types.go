@@ -78,7 +78,7 @@ type RegistrySpec struct {
 	// HAProxy keeps entries as HAProxy servers, through its runtime API.
 	// +optional
 	HAProxy *HAProxyRegistry `json:"haproxy,omitempty"`
-	// Nacos keeps entries as persistent instances in Nacos 3.
+	// Nacos keeps entries as persistent instances in Nacos 2 or 3.
 	// +optional
 	Nacos *NacosRegistry `json:"nacos,omitempty"`
 	// Service is for Services with a selector: Kubernetes lists the Pods, and Usher turns
@@ -551,8 +551,8 @@ type EurekaRegistry struct {
 	CredentialsSecret *SecretReference `json:"credentialsSecret,omitempty"`
 }
 
-// NacosRegistry is a Nacos 3 server or cluster. Entries are persistent instances, which
-// need no heartbeats.
+// NacosRegistry is a server or cluster of Nacos 2 or 3. Entries are persistent instances,
+// which need no heartbeats.
 type NacosRegistry struct {
 	// Address is the URL of a server, without a path.
 	// +kubebuilder:validation:MaxLength=512

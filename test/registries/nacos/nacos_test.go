@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/list"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/nacos"
@@ -31,17 +32,23 @@ import (
 // slowly, and a namespace for each of them.
 func TestServer(t *testing.T) {
 	s := start(t, nil)
-	t.Run("conformance", func(t *testing.T) { testConformance(t, s) })
-	t.Run("changes of the console are undone", func(t *testing.T) { testConsole(t, s) })
-	t.Run("an address that another entry has", func(t *testing.T) { testAddressOfAnother(t, s) })
-	t.Run("a service of ephemeral instances", func(t *testing.T) { testEphemeralService(t, s) })
+	s.play(t)
 	t.Run("3000 entries", func(t *testing.T) {
 		_, r := s.connect(t)
 		registrytest.PutMany(t, r, 3000)
 	})
-	t.Run("traffic", func(t *testing.T) { testTraffic(t, s) })
-	t.Run("self-registered", func(t *testing.T) { testSelfRegistered(t, s) })
-	t.Run("health checks", func(t *testing.T) { testHealthCheck(t, s) })
+}
+
+// play plays all that any server of Nacos has to pass.
+func (s *server) play(t *testing.T) {
+	t.Helper()
+	for name, test := range map[string]func(*testing.T, *server){
+		"conformance": testConformance, "changes of the console are undone": testConsole,
+		"an address that another entry has": testAddressOfAnother, "a service of ephemeral instances": testEphemeralService,
+		"traffic": testTraffic, "self-registered": testSelfRegistered, "health checks": testHealthCheck,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, s) })
+	}
 }
 
 func testConformance(t *testing.T, s *server) {
@@ -50,7 +57,7 @@ func testConformance(t *testing.T, s *server) {
 		return registrytest.Fixture{
 			Connector: r, AddressIsIdentity: true, HoldsBack: true,
 			Seed: func(service, id string) {
-				s.write(t, http.MethodPost, foreign(namespace, service, id, 1))
+				s.write(t, http.MethodPost, foreign(namespace, service, id))
 				registrytest.Until(t, "the foreign entry", func() bool { return len(registrytest.List(t, r)) == 1 })
 			},
 			Break: s.Kill, Mend: s.Restart, Hang: s.Hang, Resume: s.Resume,
@@ -82,7 +89,7 @@ func testConsole(t *testing.T, s *server) {
 // testAddressOfAnother refuses to overwrite an existing entry of Nacos at that address.
 func testAddressOfAnother(t *testing.T, s *server) {
 	namespace, r := s.connect(t)
-	s.write(t, http.MethodPost, foreign(namespace, "web", "theirs", 1))
+	s.write(t, http.MethodPost, foreign(namespace, "web", "theirs"))
 	ours := registrytest.Entry("a")
 	registrytest.Put(t, r, ours)
 	registrytest.Until(t, "both entries", func() bool { return len(registrytest.List(t, r)) == 2 })
@@ -102,7 +109,7 @@ func testAddressOfAnother(t *testing.T, s *server) {
 // testEphemeralService reports that applications register themselves.
 func testEphemeralService(t *testing.T, s *server) {
 	namespace, r := s.connect(t)
-	theirs := foreign(namespace, "web", "theirs", 1)
+	theirs := foreign(namespace, "web", "theirs")
 	theirs.Set("ephemeral", "true")
 	s.write(t, http.MethodPost, theirs)
 	err := registrytest.TryPut(t, r, registrytest.Entry("a"))
@@ -126,10 +133,15 @@ func testHealthCheck(t *testing.T, s *server) {
 	registrytest.CheckRefused(t, "an unhealthy instance", registrytest.TryPut(t, r, e), "a", registry.ErrTransient)
 }
 
+// users has a server ask who somebody is.
+var users = map[string]string{"nacos.core.auth.enabled": "true", "nacos.core.auth.admin.enabled": "true"}
+
 // TestUsers logs in, and reports what is wrong if that fails. This server answers a
 // wrong password with an internal error.
-func TestUsers(t *testing.T) {
-	s := start(t, map[string]string{"nacos.core.auth.enabled": "true", "nacos.core.auth.admin.enabled": "true"})
+func TestUsers(t *testing.T) { testUsers(t, start(t, users), registry.ErrPermanent) }
+
+// testUsers has unknown be what somebody whom the server does not know gets.
+func testUsers(t *testing.T, s *server, unknown error) {
 	servers.Must(t, s.HTTP, http.MethodPost, "/nacos/v3/auth/user/admin?password=right-one", nil, nil)
 	secret := func(user, password string) map[string][]byte {
 		return map[string][]byte{credentials.KeyUsername: []byte(user), credentials.KeyPassword: []byte(password + "\n")}
@@ -141,7 +153,7 @@ func TestUsers(t *testing.T) {
 		want   error
 	}{
 		"right": {secret("nacos", "right-one"), nil}, "wrong": {secret("nacos", registrytest.Secret), registry.ErrTransient},
-		"unknown": {secret("nobody", registrytest.Secret), registry.ErrPermanent}, "none": {nil, registry.ErrPermanent},
+		"unknown": {secret("nobody", registrytest.Secret), unknown}, "none": {nil, registry.ErrPermanent},
 	} {
 		r := s.connectWith(t, "public", test.secret)
 		registrytest.Check(t, name+": ping", r.Ping(registrytest.Bounded(t)), test.want)
@@ -159,20 +171,26 @@ func testTraffic(t *testing.T, s *server) {
 	})
 }
 
+// host is an instance that a caller gets.
+type host struct {
+	IP   string
+	Port int
+}
+
+func addresses(hosts []host) []string {
+	return list.Map(hosts, func(h host) string { return fmt.Sprintf("%s:%d", h.IP, h.Port) })
+}
+
+// asked is what a caller asks for.
+func asked(namespace string) string {
+	return url.Values{"namespaceId": {namespace}, "serviceName": {"web"}, "healthyOnly": {"true"}}.Encode()
+}
+
 // callable returns the addresses that a caller gets.
-func (s *server) callable(ctx context.Context, namespace string) (addresses []string, err error) {
-	var said struct {
-		Data []struct {
-			IP   string
-			Port int
-		}
-	}
-	_, err = s.Do(ctx, http.MethodGet, clientPath+"/list?"+url.Values{
-		"namespaceId": {namespace}, "serviceName": {"web"}, "healthyOnly": {"true"}}.Encode(), nil, &said)
-	for _, i := range said.Data {
-		addresses = append(addresses, fmt.Sprintf("%s:%d", i.IP, i.Port))
-	}
-	return addresses, err
+func (s *server) callable(ctx context.Context, namespace string) ([]string, error) {
+	var said struct{ Data []host }
+	_, err := s.Do(ctx, http.MethodGet, clientPath+"/list?"+asked(namespace), nil, &said)
+	return addresses(said.Data), err
 }
 
 // testSelfRegistered has applications register themselves by Nacos's client API, with ephemeral instances: a registration
@@ -207,6 +225,8 @@ const instancePath = "/nacos/v3/admin/ns/instance"
 type server struct {
 	*run.Process
 	run.HTTP
+	// front is the address that connectors get.
+	front  string
 	checks bool // Whether it checks instances' ports itself.
 	roots  int
 }
@@ -216,6 +236,7 @@ func start(t *testing.T, settings map[string]string) *server {
 	t.Helper()
 	port := freePort(t)
 	s := &server{HTTP: run.HTTP{Address: fmt.Sprintf("http://127.0.0.1:%d", port)}}
+	s.front = s.Address
 	home := t.TempDir()
 	all := map[string]string{
 		"nacos.server.main.port": strconv.Itoa(port), "nacos.core.auth.system.type": "nacos",
@@ -288,10 +309,10 @@ func (s *server) write(t *testing.T, method string, form url.Values) {
 }
 
 // foreign is an instance as other clients register it.
-func foreign(namespace string, service, id string, port int) url.Values {
-	metadata, _ := json.Marshal(map[string]string{"usher-id": id, "usher-address": fmt.Sprintf("192.0.2.1:%d", port)})
+func foreign(namespace, service, id string) url.Values {
+	metadata, _ := json.Marshal(map[string]string{"usher-id": id, "usher-address": "192.0.2.1:1"})
 	return url.Values{
-		"namespaceId": {namespace}, "serviceName": {service}, "ip": {"192.0.2.1"}, "port": {strconv.Itoa(port)},
+		"namespaceId": {namespace}, "serviceName": {service}, "ip": {"192.0.2.1"}, "port": {"1"},
 		"weight": {"1"}, "ephemeral": {"false"}, "metadata": {string(metadata)},
 	}
 }
@@ -306,5 +327,5 @@ func (s *server) connect(t *testing.T) (namespace string, r *nacos.Registry) {
 
 func (s *server) connectWith(t *testing.T, namespace string, secret map[string][]byte) *nacos.Registry {
 	t.Helper()
-	return registrytest.Connect(nacos.New(s.Address, namespace+"/DEFAULT_GROUP/DEFAULT", secret))(t)
+	return registrytest.Connect(nacos.New(s.front, namespace+"/DEFAULT_GROUP/DEFAULT", secret))(t)
 }

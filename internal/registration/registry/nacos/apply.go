@@ -95,32 +95,29 @@ func (r *Registry) each(ctx context.Context, service string, p *plan, removals b
 // console set on an instance.
 func (r *Registry) make(ctx context.Context, service string, s step) error {
 	if s.override != nil {
-		return r.write(ctx, http.MethodPut, r.form(service, *s.override))
+		return r.write(ctx, http.MethodPut, service, *s.override)
 	}
 	if s.put != nil {
-		form := r.form(service, *s.put)
-		if err := r.write(ctx, http.MethodPost, form); err != nil {
+		if err := r.write(ctx, http.MethodPost, service, *s.put); err != nil {
 			return err
 		}
 		if s.covered {
-			if err := r.write(ctx, http.MethodPut, form); err != nil {
+			if err := r.write(ctx, http.MethodPut, service, *s.put); err != nil {
 				return err
 			}
 		}
 	}
 	for _, old := range s.gone {
-		form := r.form(service, old)
-		form.Del("metadata")
-		if err := r.write(ctx, http.MethodDelete, form); err != nil {
+		old.Metadata = nil
+		if err := r.write(ctx, http.MethodDelete, service, old); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Registry) write(ctx context.Context, method string, form url.Values) error {
-	var said string
-	err := r.call(ctx, method, pathInstance, form, &said)
+func (r *Registry) write(ctx context.Context, method, service string, i instance) error {
+	_, _, err := r.call(ctx, method, func(a *api) (string, url.Values) { return a.instance, i.form(a.where(r.root, service)) })
 	if errors.Is(err, errNotFound) {
 		// It was deregistered together with its service.
 		return nil
@@ -128,15 +125,16 @@ func (r *Registry) write(ctx context.Context, method string, form url.Values) er
 	return err
 }
 
-// form sets every field, because an update must omit none.
-func (r *Registry) form(service string, i instance) url.Values {
-	form := r.where(service)
-	maps.Copy(form, url.Values{
+// form adds every field to where the instance is, because an update must omit none.
+func (i instance) form(where url.Values) url.Values {
+	maps.Copy(where, url.Values{
 		"ip": {i.IP}, "port": {strconv.Itoa(int(i.Port))}, "weight": {strconv.FormatFloat(i.Weight, 'f', -1, 64)},
 		"enabled": {strconv.FormatBool(i.Enabled)}, "healthy": {"true"}, "ephemeral": {strconv.FormatBool(i.Ephemeral)},
-		"metadata": {string(encode.JSON(i.Metadata))},
 	})
-	return form
+	if i.Metadata != nil {
+		where.Set("metadata", string(encode.JSON(i.Metadata)))
+	}
+	return where
 }
 
 // settle waits until the list shows the steps. If one does not show in time, a leftover

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nacos keeps entries as persistent instances of Nacos 3, through its admin
-// API. They need no heartbeats.
+// Package nacos keeps entries as persistent instances of Nacos 2 or 3, through the API that
+// the server has for administrators. They need no heartbeats.
 //
 // Nacos has no compare-and-set: if another writer changes our instance between a list
 // and a write, that change is lost. Nacos lists an instance only half a second after a
@@ -48,6 +48,8 @@ type Registry struct {
 	*rest.Client
 
 	login atomic.Pointer[login]
+	// api is the one that the server has, nil before it is known.
+	api atomic.Pointer[api]
 }
 
 // New checks what it gets but does not connect. The address is the URL of a server, to which /nacos
@@ -100,8 +102,7 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 		return instances, err
 	}
 	// A server that has not loaded its data yet does not know the service either.
-	var said any
-	if err := r.call(ctx, http.MethodGet, "/nacos/v3/admin/core/state/readiness", nil, &said); err != nil {
+	if err := r.ready(ctx); err != nil {
 		return nil, registry.Transient(fmt.Errorf("the server is not ready: %w", err))
 	}
 	if instances, err = r.ask(ctx, service); errors.Is(err, errNotFound) {
@@ -111,28 +112,22 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 }
 
 func (r *Registry) ask(ctx context.Context, service string) ([]instance, error) {
-	var instances []instance
-	if err := r.call(ctx, http.MethodGet, pathInstance+"/list", r.where(service), &instances); err != nil {
+	a, data, err := r.call(ctx, http.MethodGet, func(a *api) (string, url.Values) { return a.list, a.where(r.root, service) })
+	if err != nil {
 		return nil, err
 	}
-	if instances == nil {
-		// Nacos writes [] for none; null comes from another kind of server.
-		return nil, registry.Permanent(fmt.Errorf("%s/list answered without a list: check that nacos.address is the one of a Nacos 3", r.URL(pathInstance)))
-	}
-	return instances, nil
+	return a.instances(data, r.URL(a.list))
 }
 
-// where identifies the service.
-func (r *Registry) where(service string) url.Values {
-	return url.Values{
-		"namespaceId": {r.root[0]}, "groupName": {r.root[1]}, "clusterName": {r.root[2]},
-		"serviceName": {service},
+func (r *Registry) ready(ctx context.Context) error {
+	a, data, err := r.call(ctx, http.MethodGet, func(a *api) (string, url.Values) { return a.ready, nil })
+	if err == nil && !a.isReady(data) {
+		err = fmt.Errorf("it answered %s", data)
 	}
+	return err
 }
 
 const (
-	pathInstance = "/nacos/v3/admin/ns/instance"
-	pathLogin    = "/nacos/v3/auth/user/login"
 	// pingService is the name that Ping asks for. Nothing is registered under it.
 	pingService = "usher-ping"
 	// loginShare sets when a login is renewed: when 1/loginShare of its lifetime is
@@ -140,39 +135,49 @@ const (
 	loginShare = 10
 )
 
-// errNotFound means that Nacos knows no such service, or no such cluster of it.
-var errNotFound = errors.New("there is no such service")
-
 // login is an access token.
 type login struct {
 	token string
 	until time.Time
 }
 
-// result wraps every answer of the API.
-type result struct {
-	Code    *int
-	Message string
-	Data    json.RawMessage
+// request returns the path and the parameters of a request of an API.
+type request func(*api) (path string, form url.Values)
+
+// call makes a request, and returns the API that the server has, with the data of the answer. If the server does not have
+// what it had, it may be of another version since: call finds that out, and makes the request again once.
+func (r *Registry) call(ctx context.Context, method string, request request) (*api, json.RawMessage, error) {
+	a, data, err := r.callKnown(ctx, method, request)
+	if errors.Is(err, errOther) {
+		r.api.Store(nil)
+		return r.callKnown(ctx, method, request)
+	}
+	return a, data, err
 }
 
-// call makes a request and decodes its data. If the server no longer knows the login,
-// for example after a restart with another key, call logs in again once.
-func (r *Registry) call(ctx context.Context, method, path string, form url.Values, into any) error {
+// callKnown is call for a server that stays as it is. If the server no longer knows the login, for example after a restart
+// with another key, callKnown logs in again once.
+func (r *Registry) callKnown(ctx context.Context, method string, request request) (*api, json.RawMessage, error) {
+	a, err := r.known(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	path, form := request(a)
 	for refused := ""; ; {
-		token, err := r.token(ctx, refused)
+		token, err := r.token(ctx, a, refused)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		answer, err := r.send(ctx, method, path, form, token)
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		if answer.Denied() && token != "" && refused == "" {
 			refused = token
 			continue
 		}
-		return decode(answer, into)
+		data, err := a.open(answer)
+		return a, data, err
 	}
 }
 
@@ -190,36 +195,9 @@ func (r *Registry) send(ctx context.Context, method, path string, form url.Value
 	return r.Send(ctx, q)
 }
 
-// decode decodes an answer, or returns an error that describes the problem.
-func decode(answer *rest.Answer, into any) error {
-	var said result
-	err := json.Unmarshal(answer.Body, &said)
-	isNacos := err == nil && said.Code != nil
-	switch {
-	case answer.Code == http.StatusNotFound && isNacos && strings.Contains(string(said.Data), "is not found"):
-		return errNotFound
-	case answer.Code != http.StatusOK:
-		return failure(answer)
-	case !isNacos:
-		return registry.Permanent(fmt.Errorf("%s did not answer like Nacos 3: check nacos.address: %s", answer.Where, answer.Excerpt(string(answer.Body))))
-	case *said.Code != 0:
-		return registry.Permanent(fmt.Errorf("%s answered: %s", answer.Where, answer.Excerpt(string(answer.Body))))
-	}
-	return answer.DecodePart(said.Data, "Nacos 3", into)
-}
-
-// failure types an unusable answer.
-func failure(answer *rest.Answer) error {
-	err := answer.Refusal()
-	if answer.Code == http.StatusGone || answer.Code == http.StatusNotFound {
-		err = fmt.Errorf("%w; Nacos 3.0 or newer is needed", err)
-	}
-	return err
-}
-
 // token logs in unless a login is still valid, and not the one that the server has refused. It
 // is empty without credentials.
-func (r *Registry) token(ctx context.Context, refused string) (string, error) {
+func (r *Registry) token(ctx context.Context, a *api, refused string) (string, error) {
 	if r.username == "" {
 		return "", nil
 	}
@@ -227,7 +205,7 @@ func (r *Registry) token(ctx context.Context, refused string) (string, error) {
 	if have != nil && have.token != refused && now.Before(have.until) {
 		return have.token, nil
 	}
-	answer, err := r.send(ctx, http.MethodPost, pathLogin, url.Values{
+	answer, err := r.send(ctx, http.MethodPost, a.login, url.Values{
 		credentials.KeyUsername: {r.username}, credentials.KeyPassword: {r.password}}, "")
 	if err != nil {
 		return "", err

@@ -3,11 +3,11 @@
 package nacos
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +16,8 @@ import (
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/credentials"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
+	"github.com/usher-dev/usher/internal/registration/registry/rest"
+	"github.com/usher-dev/usher/internal/scenariotest"
 )
 
 func stored(t *testing.T, e registry.Entry) instance {
@@ -99,17 +101,20 @@ func connect(t *testing.T, handler http.HandlerFunc) *Registry {
 	return registrytest.Connect(New(registrytest.Serve(t, handler), root, secret))(t)
 }
 
+// versions are the APIs.
+var versions = map[string]*api{"Nacos 3": &admin3, "Nacos 2": &open1}
+
 // TestAnswersThatAreNone: the other answer is whether the server is ready.
 func TestAnswersThatAreNone(t *testing.T) {
 	registrytest.CheckAnswers(t, func(t *testing.T, a registrytest.Answer) error {
 		r := connect(t, func(w http.ResponseWriter, r *http.Request) {
 			switch r.URL.Path {
-			case "/nacos/v3/auth/user/login":
+			case admin3.login:
 				_, _ = w.Write([]byte(`{"accessToken":"t0ken","tokenTtl":100}`))
-			case "/nacos/v3/admin/core/state/readiness":
+			case admin3.ready:
 				w.WriteHeader(a.Other)
 				_, _ = w.Write([]byte(`{"code":0,"data":"ok"}`))
-			case "/nacos/v3/admin/ns/instance/list":
+			case admin3.list:
 				w.WriteHeader(a.Code)
 				_, _ = w.Write([]byte(a.Body))
 			default:
@@ -121,6 +126,66 @@ func TestAnswersThatAreNone(t *testing.T) {
 	})
 }
 
+// TestAnswersOfNacos2 is the same for the older API. The other answer is the status of the server.
+func TestAnswersOfNacos2(t *testing.T) {
+	scenariotest.Table(t, "testdata/answers2.txt", func(t *testing.T, c struct {
+		Code   int
+		Body   string
+		Status string
+	}) string {
+		r := connect(t, func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case open1.login:
+				_, _ = w.Write([]byte(`{"accessToken":"t0ken","tokenTtl":100}`))
+			case open1.probe:
+				_, _ = w.Write([]byte(`{"healthCheckEnabled":true,"name":"nacos"}`))
+			case open1.ready:
+				_, _ = fmt.Fprintf(w, `{"status":%q}`, c.Status)
+			case open1.list:
+				w.WriteHeader(c.Code)
+				_, _ = w.Write([]byte(c.Body))
+			default:
+				http.NotFound(w, r)
+			}
+		})
+		_, err := r.List(t.Context(), "web")
+		return registrytest.Verdict(t, err)
+	})
+}
+
+// TestWhichServer: what a server answers shows which API it has, and one that is none is named.
+func TestWhichServer(t *testing.T) {
+	names := map[*api]string{&admin3: "Nacos 3", &open1: "Nacos 2"}
+	scenariotest.Table(t, "testdata/servers.txt", func(t *testing.T, c struct {
+		Answers map[string]registrytest.Answer
+	}) string {
+		r := connect(t, func(w http.ResponseWriter, r *http.Request) {
+			a := c.Answers[r.URL.Path]
+			w.WriteHeader(cmp.Or(a.Code, http.StatusNotFound))
+			_, _ = w.Write([]byte(a.Body))
+		})
+		switch a, err := r.known(t.Context()); {
+		case errors.Is(err, errRNacos):
+			return "r-nacos"
+		case errors.Is(err, rest.ErrDenied):
+			return "denied"
+		case err != nil:
+			return registrytest.Verdict(t, err)
+		default:
+			return names[a]
+		}
+	})
+}
+
+// TestUpgrade: a server that is of another version from then on is asked by its API.
+func TestUpgrade(t *testing.T) {
+	m := &memory{version: &open1, instances: map[string]instance{}, updates: map[string]instance{}}
+	r := connect(t, m.ServeHTTP)
+	registrytest.Put(t, r, registrytest.Entry("a"))
+	m.version = &admin3
+	registrytest.Only(t, r)
+}
+
 // TestLogins checks that a login is renewed before its end, and after the server
 // refuses it.
 func TestLogins(t *testing.T) {
@@ -128,8 +193,12 @@ func TestLogins(t *testing.T) {
 	var logins, valid atomic.Int64
 	valid.Store(1)
 	r := connect(t, func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, pathLogin) {
+		switch r.URL.Path {
+		case admin3.login:
 			_, _ = fmt.Fprintf(w, `{"accessToken":"t%d","tokenTtl":100}`, logins.Add(1))
+			return
+		case admin3.probe:
+			_, _ = w.Write([]byte(`{"code":0}`))
 			return
 		}
 		if r.Header.Get("Authorization") != fmt.Sprintf("Bearer t%d", valid.Load()) {

@@ -11,11 +11,11 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/usher-dev/usher/internal/checktest"
+	"github.com/usher-dev/usher/internal/encode"
 	"github.com/usher-dev/usher/internal/registration/registry"
 	"github.com/usher-dev/usher/internal/registration/registry/registrytest"
 )
@@ -23,6 +23,8 @@ import (
 // memory is a server that stores the values of updates apart from its instances, as Nacos does: a registration does not
 // change these values, and they outlive the instance.
 type memory struct {
+	// version is the only one of its APIs.
+	version   *api
 	mu        sync.Mutex
 	instances map[string]instance
 	updates   map[string]instance
@@ -38,20 +40,35 @@ func (m *memory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		Ephemeral: r.Form.Get("ephemeral") != "false"}
 	_ = json.Unmarshal([]byte(r.Form.Get("metadata")), &i.Metadata)
 	var data any = "ok"
-	switch {
-	case strings.HasSuffix(r.URL.Path, pathLogin):
+	switch path := r.URL.Path; {
+	case path == m.version.login:
 		_, _ = w.Write([]byte(`{"accessToken":"t0ken","tokenTtl":100}`))
 		return
-	case strings.HasSuffix(r.URL.Path, "/list"):
+	case path == m.version.list:
 		data = m.list()
-	case r.Method == http.MethodPost:
+	case path == m.version.instance && r.Method == http.MethodPost:
 		m.instances[i.at()] = i
-	case r.Method == http.MethodPut:
+	case path == m.version.instance && r.Method == http.MethodPut:
 		m.updates[i.at()] = i
-	case r.Method == http.MethodDelete:
+	case path == m.version.instance && r.Method == http.MethodDelete:
 		delete(m.instances, i.at())
+	case path != m.version.probe:
+		http.NotFound(w, r)
+		return
 	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"code": 0, "data": data})
+	_, _ = w.Write(m.answer(data))
+}
+
+// answer is how that API answers.
+func (m *memory) answer(data any) []byte {
+	list, isList := data.([]instance)
+	switch {
+	case m.version == &admin3:
+		return encode.JSON(map[string]any{"code": 0, "data": data})
+	case isList:
+		return encode.JSON(map[string]any{"list": list, "count": len(list)})
+	}
+	return []byte(`{"healthCheckEnabled":true,"name":"nacos"}`) // No writer reads it.
 }
 
 func (m *memory) list() []instance {
@@ -72,7 +89,7 @@ func (m *memory) list() []instance {
 
 func (m *memory) send(t *testing.T, method, address string, port int32) {
 	form := url.Values{"ip": {address}, "port": {strconv.Itoa(int(port))}, "weight": {"3"}, "metadata": {`{"version":"2"}`}}
-	m.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), method, pathInstance+"?"+form.Encode(), nil))
+	m.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), method, m.version.instance+"?"+form.Encode(), nil))
 }
 
 func (m *memory) register(t *testing.T, address string, port int32) {
@@ -92,13 +109,17 @@ func (m *memory) callers(*testing.T) (addresses []string) {
 
 // TestSelfRegistered: what applications register is overridden, on a server that behaves as Nacos does.
 func TestSelfRegistered(t *testing.T) {
-	registrytest.RunSelfRegistered(t, func(t *testing.T) registrytest.SelfRegistered {
-		m := &memory{instances: map[string]instance{}, updates: map[string]instance{}}
-		return registrytest.SelfRegistered{
-			Connector: connect(t, m.ServeHTTP), Register: m.register, Beat: m.register, Callers: m.callers,
-			Leave: func(t *testing.T, address string, port int32) { m.send(t, http.MethodDelete, address, port) },
-		}
-	})
+	for name, version := range versions {
+		t.Run(name, func(t *testing.T) {
+			registrytest.RunSelfRegistered(t, func(t *testing.T) registrytest.SelfRegistered {
+				m := &memory{version: version, instances: map[string]instance{}, updates: map[string]instance{}}
+				return registrytest.SelfRegistered{
+					Connector: connect(t, m.ServeHTTP), Register: m.register, Beat: m.register, Callers: m.callers,
+					Leave: func(t *testing.T, address string, port int32) { m.send(t, http.MethodDelete, address, port) },
+				}
+			})
+		})
+	}
 }
 
 // TestOverridesKeepTheRest: an override changes neither the weight nor the metadata of an application, and one that
