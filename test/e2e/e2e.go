@@ -37,7 +37,7 @@ type Registry string
 // The registries. Each is also the name of the Registry object.
 const (
 	Etcd Registry = "etcd"
-	// OwnEtcd is a separate etcd, for the one story that stops it.
+	// OwnEtcd is a separate etcd, for one story at a time, which may stop it.
 	OwnEtcd Registry = "own-etcd"
 	Consul  Registry = "consul"
 	HAProxy Registry = "haproxy"

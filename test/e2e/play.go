@@ -87,6 +87,10 @@ func (s *session) playRound(ctx context.Context, sink progress.Sink, round int, 
 				continue
 			}
 			sharing.Go(func() error {
+				if s.stories[i].uses(OwnEtcd) {
+					s.ownEtcd.Lock()
+					defer s.ownEtcd.Unlock()
+				}
 				outcomes[i] = s.play(ctx, s.stories[i], sink)
 				return nil
 			})

@@ -40,6 +40,8 @@ type session struct {
 	objects cache.Cache
 	changes stage.Watched // of objects
 	etcds   map[Registry]*cluster.Etcd
+	// ownEtcd is held by the story that has OwnEtcd, which it may kill.
+	ownEtcd sync.Mutex
 	// footprint has the rows about Usher's footprint so far.
 	footprint [][]stage.Cell
 	foundMu   sync.Mutex
