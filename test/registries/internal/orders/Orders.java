@@ -59,10 +59,15 @@ public class Orders {
 
     private static void call(DiscoveryClient client, String service) throws Exception {
         for (String before = null;; Thread.sleep(50)) {
-            String now = client.getInstances(service).stream()
-                    .map(i -> " " + i.getHost() + ":" + i.getPort())
-                    .sorted().collect(Collectors.joining());
-            if (!now.equals(before)) {
+            String now = before;
+            try {
+                now = client.getInstances(service).stream()
+                        .map(i -> " " + i.getHost() + ":" + i.getPort())
+                        .sorted().collect(Collectors.joining());
+            } catch (RuntimeException e) {
+                // The registry does not answer, and the client keeps nothing: this caller keeps what it knew.
+            }
+            if (now != null && !now.equals(before)) {
                 System.out.println("instances" + now);
                 System.out.flush();
                 before = now;
