@@ -3,6 +3,7 @@
 package nacos_test
 
 import (
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -23,12 +24,8 @@ var older = map[string]string{
 // startOlder starts a server whose connectors find the API of Nacos 2 and no other.
 func startOlder(t *testing.T, settings map[string]string) *server {
 	t.Helper()
-	all := map[string]string{}
-	for _, some := range []map[string]string{older, settings} {
-		for key, value := range some {
-			all[key] = value
-		}
-	}
+	all := maps.Clone(older)
+	maps.Copy(all, settings)
 	s := start(t, all)
 	pass := httputil.NewSingleHostReverseProxy(checktest.Must(url.Parse(s.Address))(t))
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -49,6 +46,5 @@ func TestOlderAPI(t *testing.T) { startOlder(t, nil).play(t) }
 // TestUsersOfOlderAPI logs in as Nacos 2 has it. There this server answers an unknown user with an internal error, too.
 func TestUsersOfOlderAPI(t *testing.T) { testUsers(t, startOlder(t, users), registry.ErrTransient) }
 
-// TestOrdersOfOlderAPI has applications register themselves with the client of Nacos 2 and 3, and Usher know the API of
-// Nacos 2 only.
+// TestOrdersOfOlderAPI is TestOrders with an Usher that finds the API of Nacos 2 only.
 func TestOrdersOfOlderAPI(t *testing.T) { playOrders(t, startOlder(t, nil)) }

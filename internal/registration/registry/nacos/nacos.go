@@ -122,7 +122,7 @@ func (r *Registry) ask(ctx context.Context, service string) ([]instance, error) 
 func (r *Registry) ready(ctx context.Context) error {
 	a, data, err := r.call(ctx, http.MethodGet, func(a *api) (string, url.Values) { return a.ready, nil })
 	if err == nil && !a.isReady(data) {
-		err = fmt.Errorf("it answered %s", data)
+		err = fmt.Errorf("it answered %s", registry.Excerpt(string(data)))
 	}
 	return err
 }
