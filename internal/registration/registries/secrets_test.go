@@ -236,8 +236,10 @@ func isHidden(t *testing.T, what string, c *Conn, said string) {
 }
 
 // echo is a server that answers requests with what they say, behind so much padding, and in a form. A
-// login to Nacos gets a token.
+// login to Nacos gets a token, and who asks which Nacos it is learns that.
 type echo struct {
+	// nacos2 means that it is a Nacos 2.
+	nacos2  bool
 	padding int
 	form    func(string) string
 	// broken means that the answer is not even HTTP.
@@ -246,13 +248,20 @@ type echo struct {
 	sent []string
 }
 
-// token is what the server gives for a login.
-const token = "t0ken.with+many/characters=="
+// token is what the server gives for a login. No path has a part of it.
+const token = "t0ken.with+many/Quoted/Letters=="
 
 func (e *echo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
-	if strings.HasSuffix(r.URL.Path, "/login") {
+	switch path := r.URL.Path; {
+	case strings.HasSuffix(path, "/login"):
 		_ = json.NewEncoder(w).Encode(map[string]any{"accessToken": token, "tokenTtl": 3600})
+		return
+	case strings.HasSuffix(path, "/readiness") && !e.nacos2:
+		_ = json.NewEncoder(w).Encode(map[string]any{"code": 0})
+		return
+	case strings.HasSuffix(path, "/switches"):
+		_ = json.NewEncoder(w).Encode(map[string]any{"healthCheckEnabled": true})
 		return
 	}
 	var sent []string
@@ -296,9 +305,11 @@ func TestSecretsInAnswers(t *testing.T) {
 		"consul":  {Consul: &usherv1alpha1.ConsulRegistry{Address: address, CredentialsSecret: ref}},
 		"eureka":  {Eureka: &usherv1alpha1.EurekaRegistry{Address: address, CredentialsSecret: ref, ResponseCache: &metav1.Duration{}}},
 		"nacos":   {Nacos: &usherv1alpha1.NacosRegistry{Address: address, CredentialsSecret: ref}},
+		"nacos2":  {Nacos: &usherv1alpha1.NacosRegistry{Address: address, CredentialsSecret: ref}},
 		"webhook": {Webhook: &usherv1alpha1.WebhookRegistry{URL: address, CredentialsSecret: ref}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			server.nacos2 = name == "nacos2"
 			c, err := withSecret(t, &usherv1alpha1.Registry{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "a"}, Spec: spec}, kinds.Connect(kinds.Cluster{}), data)
 			checktest.NoError(t, err)
 			ask := func(what string) {
