@@ -26,8 +26,8 @@ import (
 	"github.com/usher-dev/usher/test/stage"
 )
 
-// young is how long the autoscaler does not count a Pod that became ready. A surge Pod that is ready is there for a
-// moment beside the Pod that it replaces; the autoscaler must not see both, however slow the machine is.
+// young is how long the autoscaler does not count a Pod that became ready. A surge Pod becomes ready before the Pod
+// that it replaces leaves service, and a slow machine takes longer for that: the autoscaler must not count both.
 const young = 5 * time.Second
 
 // autoscalerArguments have the controller manager run Kubernetes' own autoscaler, once a second. To it, the load

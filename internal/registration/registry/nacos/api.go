@@ -46,7 +46,10 @@ var admin3 = api{
 	isReady:  func(json.RawMessage) bool { return true },
 	instance: "/nacos/v3/admin/ns/instance", list: "/nacos/v3/admin/ns/instance/list",
 	where: func(root []string, service string) url.Values {
-		return url.Values{"namespaceId": {root[0]}, "groupName": {root[1]}, "clusterName": {root[2]}, "serviceName": {service}}
+		return url.Values{
+			"namespaceId": {root[0]}, "groupName": {root[1]}, "clusterName": {root[2]},
+			"serviceName": {service},
+		}
 	},
 	open: func(answer *rest.Answer) (json.RawMessage, error) {
 		said, isWrapped := unwrap(answer)
@@ -69,7 +72,7 @@ var admin3 = api{
 	},
 }
 
-// open1 is the open API of Nacos 1 and 2, with what their console asks for, which pages lists.
+// open1 is the open API of Nacos 1 and 2, with what their console asks for. Lists come in pages; writes ignore the page.
 var open1 = api{
 	probe: "/nacos/v1/ns/operator/switches",
 	login: "/nacos/v1/auth/login", ready: "/nacos/v1/ns/operator/metrics",
@@ -80,8 +83,9 @@ var open1 = api{
 	instance: "/nacos/v1/ns/instance", list: "/nacos/v1/ns/catalog/instances",
 	where: func(root []string, service string) url.Values {
 		return url.Values{
-			"namespaceId": {root[0]}, "groupName": {root[1]}, "clusterName": {root[2]}, "serviceName": {root[1] + "@@" + service},
-			"pageNo": {"1"}, "pageSize": {strconv.Itoa(math.MaxInt32)},
+			"namespaceId": {root[0]}, "groupName": {root[1]}, "clusterName": {root[2]},
+			"serviceName": {root[1] + "@@" + service},
+			"pageNo":      {"1"}, "pageSize": {strconv.Itoa(math.MaxInt32)},
 		}
 	},
 	open: func(answer *rest.Answer) (json.RawMessage, error) {
@@ -128,8 +132,8 @@ func recognized(answer *rest.Answer) (*api, error) {
 }
 
 // errRNacos is about another server that has the API of Nacos 2.
-var errRNacos = registry.Permanent(errors.New("nacos.address is that of an r-nacos, which does not list what is disabled, " +
-	"so that nothing can be read back: use Nacos 2 or 3"))
+var errRNacos = registry.Permanent(errors.New("nacos.address is that of an r-nacos, which does not list " +
+	"disabled instances, so that Usher cannot read them back: use Nacos 2 or 3"))
 
 // result wraps every answer of the admin API.
 type result struct {
@@ -146,7 +150,8 @@ func unwrap(answer *rest.Answer) (said result, isWrapped bool) {
 // checked returns a list that was read. Nacos writes [] for none; null comes from another kind of server.
 func checked(instances *[]instance, err error, address string) ([]instance, error) {
 	if err != nil || *instances == nil {
-		return nil, registry.Permanent(fmt.Errorf("%s answered without a list: check that nacos.address is the one of a Nacos 2 or 3", address))
+		return nil, registry.Permanent(fmt.Errorf(
+			"%s answered without a list: check that nacos.address is the one of a Nacos 2 or 3", address))
 	}
 	return *instances, nil
 }
@@ -192,7 +197,7 @@ func (r *Registry) known(ctx context.Context) (*api, error) {
 			others = errors.Join(others, err)
 		}
 	}
-	if denied != nil { // Something before the server, since Nacos asks nobody who wants to know this.
+	if denied != nil { // Something before Nacos denied it: Nacos itself answers probes without a login.
 		return nil, denied
 	}
 	return nil, registry.Permanent(fmt.Errorf("there is no Nacos 2 or 3: check nacos.address: %w", others))

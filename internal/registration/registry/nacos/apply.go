@@ -117,7 +117,9 @@ func (r *Registry) make(ctx context.Context, service string, s step) error {
 }
 
 func (r *Registry) write(ctx context.Context, method, service string, i instance) error {
-	_, _, err := r.call(ctx, method, func(a *api) (string, url.Values) { return a.instance, i.form(a.where(r.root, service)) })
+	_, _, err := r.call(ctx, method, func(a *api) (string, url.Values) {
+		return a.instance, i.form(a.where(r.root, service))
+	})
 	if errors.Is(err, errNotFound) {
 		// It was deregistered together with its service.
 		return nil

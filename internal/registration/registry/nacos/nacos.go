@@ -112,7 +112,9 @@ func (r *Registry) read(ctx context.Context, service string) ([]instance, error)
 }
 
 func (r *Registry) ask(ctx context.Context, service string) ([]instance, error) {
-	a, data, err := r.call(ctx, http.MethodGet, func(a *api) (string, url.Values) { return a.list, a.where(r.root, service) })
+	a, data, err := r.call(ctx, http.MethodGet, func(a *api) (string, url.Values) {
+		return a.list, a.where(r.root, service)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -144,8 +146,8 @@ type login struct {
 // request returns the path and the parameters of a request of an API.
 type request func(*api) (path string, form url.Values)
 
-// call makes a request, and returns the API that the server has, with the data of the answer. If the server does not have
-// what it had, it may be of another version since: call finds that out, and makes the request again once.
+// call makes a request, and returns the API that the server has, with the data of the answer. If the server does
+// not know the path any more, its version may have changed: call probes it, and repeats the request once.
 func (r *Registry) call(ctx context.Context, method string, request request) (*api, json.RawMessage, error) {
 	a, data, err := r.callKnown(ctx, method, request)
 	if errors.Is(err, errOther) {
@@ -155,8 +157,8 @@ func (r *Registry) call(ctx context.Context, method string, request request) (*a
 	return a, data, err
 }
 
-// callKnown is call for a server that stays as it is. If the server no longer knows the login, for example after a restart
-// with another key, callKnown logs in again once.
+// callKnown is call for a server whose version has not changed. If the server no longer knows the login, for
+// example after a restart with another key, callKnown logs in again once.
 func (r *Registry) callKnown(ctx context.Context, method string, request request) (*api, json.RawMessage, error) {
 	a, err := r.known(ctx)
 	if err != nil {
